@@ -1,0 +1,4 @@
+#pragma once
+
+// Marks what libisthmus.so exports; everything else is hidden.
+#define ISTHMUS_API __attribute__((visibility("default")))

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "base/fd.h"
+#include "base/result.h"
+
+namespace isthmus {
+
+// Owns one shared memory mapping (MAP_SHARED, MADV_DONTFORK). Move-only.
+class Mapping {
+ public:
+  Mapping() = default;
+  ~Mapping() { reset(); }
+
+  Mapping(Mapping&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+  Mapping& operator=(Mapping&& other) noexcept;
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  // Maps `bytes` of `fd` from offset 0, readable and, when asked for, writable.
+  static Result<Mapping> create(const Fd& fd, std::size_t bytes, bool writable);
+
+  std::byte* data() const { return data_; }
+
+  std::size_t size() const { return bytes_; }
+
+ private:
+  void reset();
+
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace isthmus

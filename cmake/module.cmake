@@ -1,0 +1,71 @@
+# isthmus_module(NAME [DEPS module...] [THIRD_PARTY target...] [SUBDIRS dir...])
+#
+# One static library per folder. DEPS is the only list of allowed includes between modules:
+# tools/check_layers.py reads it and fails the build's tests when an #include breaks it.
+# Sources are every *.cc, headers every *.h, of the folder and of its SUBDIRS.
+add_library(isthmus_warnings INTERFACE)
+target_compile_options(isthmus_warnings INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wold-style-cast
+  -Woverloaded-virtual -Wnon-virtual-dtor -Wcast-align -Wnull-dereference -Wformat=2
+  -Wimplicit-fallthrough -Wunused-result -Wextra-semi
+  $<$<CXX_COMPILER_ID:GNU>:-Wduplicated-cond -Wlogical-op -Wsuggest-override>)
+if(ISTHMUS_WERROR)
+  target_compile_options(isthmus_warnings INTERFACE -Werror)
+endif()
+
+set_property(GLOBAL PROPERTY ISTHMUS_MODULES "")
+
+function(isthmus_module name)
+  cmake_parse_arguments(ARG "" "" "DEPS;THIRD_PARTY;SUBDIRS" ${ARGN})
+  set(sources "")
+  set(headers "")
+  foreach(dir "" ${ARG_SUBDIRS})
+    set(where "${CMAKE_CURRENT_SOURCE_DIR}/${dir}")
+    file(GLOB more CONFIGURE_DEPENDS "${where}/*.cc")
+    list(APPEND sources ${more})
+    file(GLOB more CONFIGURE_DEPENDS "${where}/*.h")
+    list(APPEND headers ${more})
+  endforeach()
+  if(sources)
+    add_library(isthmus_${name} STATIC ${sources})
+    set(scope PUBLIC)
+    target_link_libraries(isthmus_${name} PRIVATE isthmus_warnings)
+  else()
+    add_library(isthmus_${name} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  target_sources(isthmus_${name} ${scope} FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}"
+                                           FILES ${headers})
+  target_include_directories(isthmus_${name} ${scope} "${PROJECT_SOURCE_DIR}"
+                                                      "${PROJECT_BINARY_DIR}/generated")
+  set_target_properties(isthmus_${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+  foreach(dep ${ARG_DEPS})
+    target_link_libraries(isthmus_${name} ${scope} isthmus_${dep})
+  endforeach()
+  target_link_libraries(isthmus_${name} ${scope} ${ARG_THIRD_PARTY})
+  set_property(GLOBAL APPEND PROPERTY ISTHMUS_MODULES isthmus_${name})
+endfunction()
+
+# isthmus_tests(FOLDER LABEL label DEPS module... [TIMEOUT seconds] [WRAPPER command...])
+#
+# Every tests/FOLDER/*_test.cc becomes one program and one CTest entry (GoogleTest).
+function(isthmus_tests folder)
+  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "DEPS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  file(GLOB tests CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*_test.cc")
+  foreach(source ${tests})
+    get_filename_component(stem ${source} NAME_WE)
+    set(target ${folder}_${stem})
+    string(REPLACE "/" "_" target ${target})
+    add_executable(${target} ${source})
+    target_link_libraries(${target} PRIVATE isthmus_warnings GTest::gtest_main)
+    foreach(dep ${ARG_DEPS})
+      target_link_libraries(${target} PRIVATE isthmus_${dep})
+    endforeach()
+    target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
+    add_test(NAME ${folder}/${stem} COMMAND ${target})
+    set_tests_properties(${folder}/${stem} PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${ARG_TIMEOUT})
+  endforeach()
+endfunction()
