@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/export.h"
+#include "base/result.h"
+#include "collectives/call.h"
+#include "schedule/work.h"
+
+namespace isthmus {
+
+class World;
+class Group;
+
+// A group of ranks and the operations on it: all_reduce(buffer, op) and its kin.
+//
+// Every rank of the group calls the same operations in the same order with the same dtype, reduction
+// and count. A disagreement is refused on all ranks, before data moves, and the group stays usable;
+// the death of a rank, a time-out or abort() ends the group: later calls fail at once with the cause.
+// Errors name rank, operation, sequence number, what was expected and who is to blame.
+//
+// Synchronous calls (run, all_reduce, ...) run on the caller's thread and return when the output is
+// complete. start() returns a Work; buffers stay untouched until it is done.
+// Thread rule: any thread; operations of one group are ordered by their issue.
+class ISTHMUS_API Communicator {
+ public:
+  ~Communicator();
+
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const;
+  int size() const;
+  std::string_view name() const;
+
+  // World rank of each member, in group rank order.
+  std::span<const int> world_ranks() const;
+
+  Status run(const Call& call, const CallOptions& options = {});
+  Result<WorkRef> start(const Call& call, const CallOptions& options = {});
+
+  Status barrier(const CallOptions& options = {}) { return run({}, options); }
+
+  Status all_reduce(const void* input, void* output, std::size_t count, DType dtype, RedOp op,
+                    const CallOptions& options = {}) {
+    return run({OpKind::kAllReduce, dtype, op, 0, input, output, count}, options);
+  }
+
+  Status all_gather(const void* input, void* output, std::size_t count, DType dtype,
+                    const CallOptions& options = {}) {
+    return run({OpKind::kAllGather, dtype, RedOp::kSum, 0, input, output, count}, options);
+  }
+
+  Status reduce_scatter(const void* input, void* output, std::size_t count, DType dtype, RedOp op,
+                        const CallOptions& options = {}) {
+    return run({OpKind::kReduceScatter, dtype, op, 0, input, output, count}, options);
+  }
+
+  Status broadcast(void* buffer, std::size_t count, DType dtype, int root,
+                   const CallOptions& options = {}) {
+    return run({OpKind::kBroadcast, dtype, RedOp::kSum, static_cast<std::uint32_t>(root), buffer,
+                buffer, count},
+               options);
+  }
+
+  // Point to point, in bytes: the n-th send with a tag to a rank meets the n-th receive with that tag
+  // from this rank, whatever the order of posting. Sizes must agree, else both ranks fail.
+  Result<WorkRef> start_send(const void* data, std::size_t bytes, int peer, std::uint32_t tag,
+                             const CallOptions& options = {});
+  Result<WorkRef> start_recv(void* data, std::size_t bytes, int peer, std::uint32_t tag,
+                             const CallOptions& options = {});
+
+  // Time limit of later operations that give none.
+  void set_timeout_ms(std::int64_t timeout_ms);
+  std::int64_t timeout_ms() const;
+
+  // Collectives issued so far on this rank (point to point is not counted).
+  std::uint64_t sequence() const;
+
+  // Ends every running and later operation of this group on this rank with `reason`, tells the peers,
+  // waits for nobody. Idempotent.
+  void abort(std::string_view reason);
+
+  // The error that ended the group; null while it is usable.
+  std::shared_ptr<const Error> failure() const;
+
+  // Name of the algorithm that a call would use now, for tables and `schedule explain`.
+  std::string algorithm_of(const Call& call);
+
+ private:
+  friend class World;
+  explicit Communicator(std::unique_ptr<Group> group);
+
+  std::unique_ptr<Group> group_;
+};
+
+}  // namespace isthmus

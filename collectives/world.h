@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/export.h"
+#include "base/result.h"
+#include "collectives/communicator.h"
+#include "transport/rendezvous.h"
+
+namespace isthmus {
+
+struct WorldOptions {
+  int rank = 0;
+  int size = 1;
+  int local_size = 0;       // ranks on this machine, 0 unknown: decides whether waits may spin
+  std::string incarnation;  // in every rendezvous key: restart count and a nonce that all ranks share
+  std::int64_t timeout_ms = -1;  // default limit of operations; -1: ISTHMUS_TIMEOUT_S
+};
+
+// RANK, WORLD_SIZE, LOCAL_WORLD_SIZE or the variables of Open MPI (OMPI_COMM_WORLD_*), PMI and Slurm.
+ISTHMUS_API Result<WorldOptions> options_from_launcher();
+
+// One process's (or one thread's, in tests) membership in a job: its engine, transports and
+// connections, shared by all its groups. Several worlds can live in one process.
+// Thread rule: any thread; shutdown() and the destructor once.
+class ISTHMUS_API World {
+ public:
+  // Collective over all ranks: one address exchange through `store`, which is not used afterwards.
+  // Fails on every rank, naming who has not come, when the connect time limit passes.
+  static Result<std::unique_ptr<World>> create(const WorldOptions& options, Rendezvous& store);
+
+  // As started by torchrun, mpirun, srun or by hand: options_from_launcher() and a TCP store at
+  // MASTER_ADDR:MASTER_PORT that rank 0 serves.
+  static Result<std::unique_ptr<World>> from_launcher();
+
+  ~World();
+
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  int rank() const;
+  int size() const;
+
+  // The group of all ranks; lives as long as the world.
+  Communicator& communicator();
+
+  // A group of some ranks, made by its members only; no store, no traffic with others. `name` must be
+  // the same on all members and differ between groups that are alive at once with equal members.
+  // timeout_ms -1: the world's.
+  Result<std::unique_ptr<Communicator>> new_group(std::span<const int> world_ranks,
+                                                  std::string_view name,
+                                                  std::int64_t timeout_ms = -1);
+
+  // Ends every operation of every group with `reason` and says goodbye; waits for no peer. Idempotent.
+  void shutdown(std::string_view reason);
+
+  // Callbacks asked for with Work::on_done() run on lane threads; this hook wraps each lane thread's
+  // life (Python needs it). Set before the first asynchronous operation.
+  using LaneHook = std::function<void(const std::function<void()>& body)>;
+  static void set_lane_hook(LaneHook hook);
+
+ private:
+  class Impl;
+  explicit World(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace isthmus

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+namespace isthmus {
+
+// What a step does. docs/schedule.md has the full semantics.
+enum class StepKind : std::uint8_t {
+  kSend,     // src -> message to group rank `peer`
+  kRecv,     // message from group rank `peer` -> dst
+  kCopy,     // src -> dst
+  kReduce,   // dst = src[0] op src[1] op ... in local-rank order (see Step::count), or dst op src
+  kPublish,  // makes everything before it visible: this rank's progress line `line` = value
+  kAwait,    // waits until line `line` of local ranks [peer, peer + count) is >= value
+};
+
+inline constexpr int kStepKindCount = 6;
+
+// Where bytes live. Input and output are the caller's and are addressed by mark (see Geometry);
+// the others are addressed in units of one piece. Mapped spaces can be read by every rank of the
+// node, and are written by their owner only.
+enum class Space : std::uint8_t {
+  kNone,
+  kInput,    // caller's, read only (may be the same memory as the output: in place)
+  kOutput,   // caller's; written only after every signature that can reach this rank was seen
+  kScratch,  // private to this rank and operation
+  kLine,     // mapped: payload of the announcement line, kLinePayloadBytes
+  kSlot,     // mapped: the group's small slot of this sequence number, kSlotBytes
+  kStage,    // mapped: staging memory leased for this operation
+};
+
+constexpr bool is_mapped(Space space) { return space >= Space::kLine; }
+
+// Progress lines that a mapped schedule may use. Line 0 is the announcement of the operation: its
+// value is 1, and awaiting it also compares signatures.
+inline constexpr int kProgressLines = 4;
+inline constexpr std::uint8_t kAnnounceLine = 0;
+
+// A position: a mark of the caller's buffers, or a unit of scratch, line, slot or stage. For mapped
+// spaces `local` is the owner's local rank (index among the ranks of this node in the group).
+struct Place {
+  Space space = Space::kNone;
+  std::uint32_t local = 0;
+  std::uint32_t at = 0;
+
+  bool operator==(const Place&) const = default;
+};
+
+// One step of one rank. Plain data, no pointers: bound to memory only when it runs.
+//   Send/Recv: `peer` is a group rank, `value` the number of the message between the two ranks.
+//   Reduce:    with count > 0 the operands are src of local ranks [src.local, src.local + count), in
+//              that order, this rank's own operand taken from `own_input ? input at begin : src`;
+//              with count == 0 the operands are dst, then src.
+//   finish:    the last reduction of these elements: AVG divides here.
+// Marks [begin, end) give the length in the caller's data: 0 bytes where begin == end.
+struct Step {
+  StepKind kind = StepKind::kCopy;
+  std::uint8_t line = 0;
+  bool finish = false;
+  bool own_input = false;
+  std::uint32_t peer = 0;
+  std::uint32_t count = 0;
+  std::uint32_t value = 0;
+  std::uint32_t begin = 0;
+  std::uint32_t end = 0;
+  Place dst;
+  Place src;
+
+  bool operator==(const Step&) const = default;
+};
+
+static_assert(sizeof(Step) <= 48);
+static_assert(std::is_trivially_copyable_v<Step>);
+
+std::string_view step_kind_name(StepKind kind);
+std::string_view space_name(Space space);
+
+// "Recv from rank 3, message 2, marks [4, 5) -> scratch 1": as printed, traced and shown in errors.
+std::string describe(const Step& step);
+
+}  // namespace isthmus

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/export.h"
+#include "base/result.h"
+
+namespace isthmus {
+
+class Engine;
+
+// One operation in flight, as its issuer sees it: done, failed (rank, operation, sequence number,
+// peer, step) or timed out; never hangs. Shared by the issuer and the engine until it is done, and by
+// whoever asked to be told (shared_ptr: issuer, engine, completion lane).
+// Thread rule: any thread.
+class ISTHMUS_API Work : public std::enable_shared_from_this<Work> {
+ public:
+  explicit Work(Engine* engine) : engine_(engine) {}
+
+  Work(const Work&) = delete;
+  Work& operator=(const Work&) = delete;
+  ~Work() = default;
+
+  bool done() const { return state_.load(std::memory_order_acquire) != kRunning; }
+
+  // Null while running or when it succeeded.
+  const Error* error() const {
+    return state_.load(std::memory_order_acquire) == kFailed ? &*error_ : nullptr;
+  }
+
+  // Blocks until done and returns its outcome, driving the engine meanwhile. When `deadline` passes
+  // first: kTimeout, and the work goes on. `keep_waiting` is asked every 200 ms or less (Ctrl-C);
+  // false ends the wait with kAborted.
+  Status wait(Deadline deadline, const std::function<bool()>& keep_waiting = {});
+
+  // Runs `callback` once the work is done, on a completion lane (see schedule/lanes.h), or at once on
+  // this thread when it is done already.
+  void on_done(std::function<void()> callback);
+
+  std::uint32_t sequence() const { return sequence_; }
+
+  int lane() const { return lane_; }
+
+  // Engine and communicator only.
+  void set_identity(std::uint32_t sequence, std::uint64_t stream, int lane) {
+    sequence_ = sequence;
+    stream_ = stream;
+    lane_ = lane;
+  }
+
+  // Engine only, once: sets the outcome and wakes waiters. Callbacks go to the lanes.
+  void finish(std::optional<Error> error);
+
+ private:
+  static constexpr std::uint32_t kRunning = 0;
+  static constexpr std::uint32_t kSucceeded = 1;
+  static constexpr std::uint32_t kFailed = 2;
+
+  friend class Lanes;
+
+  Engine* engine_;  // outlives every running work
+  std::atomic<std::uint32_t> state_{kRunning};  // also the futex that waiters sleep on
+  std::uint32_t sequence_ = 0;
+  std::uint64_t stream_ = 0;  // completion order is kept within a stream: (group, lane)
+  int lane_ = 0;
+  std::optional<Error> error_;  // written before state_ becomes kFailed
+  std::mutex callbacks_mutex_;
+  std::vector<std::function<void()>> callbacks_;
+};
+
+using WorkRef = std::shared_ptr<Work>;
+
+}  // namespace isthmus

@@ -1,0 +1,148 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace isthmus {
+
+// Names one message between two ranks. Sender and receiver compute the same tag; a tag is used once
+// while it is in flight.
+struct Tag {
+  std::uint64_t operation = 0;  // see make_operation(): group and sequence number, or a p2p lane
+  std::uint32_t message = 0;    // number of the message within the operation, between the two ranks
+
+  bool operator==(const Tag&) const = default;
+};
+
+// group is the group's 32-bit identity, sequence wraps at 2^31; the top bit marks point to point.
+constexpr std::uint64_t make_operation(std::uint32_t group, std::uint32_t sequence, bool p2p) {
+  return (static_cast<std::uint64_t>(group) << 32) | (p2p ? 0x80000000U : 0U) |
+         (sequence & 0x7fffffffU);
+}
+
+// What a rank says about the operation a message belongs to: in every frame's header, so that the
+// receiver can refuse a message of another operation and name both sides.
+struct OperationInfo {
+  std::uint32_t signature = 0;  // hash of kind, dtype, reduction, count, root
+  std::uint8_t kind = 0;        // OpKind
+  std::uint8_t dtype = 0;
+  std::uint8_t red_op = 0;
+  std::uint8_t reserved = 0;
+  std::uint32_t root = 0;
+  std::uint64_t count = 0;  // elements
+
+  bool operator==(const OperationInfo&) const = default;
+};
+
+// Identifies a posted operation to its poster: opaque to the transport, given back in Completion.
+struct Token {
+  void* owner = nullptr;
+  std::uint32_t step = 0;
+};
+
+struct Completion {
+  Token token;
+  Code code = Code::kInternal;  // meaningful only when failed
+  bool failed = false;
+  bool is_recv = false;
+  std::size_t bytes = 0;   // moved
+  OperationInfo peer_info; // of a receive: what the sender said
+};
+
+// A tagged message lane to one peer rank. Messages with different tags are not ordered. Never blocks.
+//
+// Sizes of both sides must agree: a receive whose message has another size completes as failed with
+// kMismatch on the receiver, and the sender's post completes as failed with kMismatch too.
+// A zero-byte message is a message.
+//
+// Buffers stay untouched by the caller from kPosted until the completion, or until cancel() returns.
+// Thread rule: used only by the thread that holds the engine's token.
+class Endpoint {
+ public:
+  enum class Post : std::uint8_t {
+    kPosted,  // a Completion will follow
+    kDone,    // finished at once; no Completion follows
+    kBusy,    // no room now: poll and try again; not an error
+  };
+
+  virtual ~Endpoint() = default;
+
+  virtual Result<Post> post_send(const Tag& tag, const OperationInfo& info,
+                                 std::span<const std::byte> data, Token token) = 0;
+  virtual Result<Post> post_recv(const Tag& tag, const OperationInfo& info,
+                                 std::span<std::byte> data, Token token) = 0;
+
+  // Forgets everything posted with this operation: no completion follows, and no byte of its buffers
+  // is touched after the return. Data that arrives for it later is dropped.
+  virtual void cancel(std::uint64_t operation) = 0;
+};
+
+// A notice between ranks that is not data: "operation refused", "rank died", "I leave".
+struct Notice {
+  enum class Kind : std::uint8_t { kRefused, kDead, kGoodbye, kAborted };
+
+  Kind kind = Kind::kGoodbye;
+  std::uint32_t group = 0;
+  std::uint32_t sequence = 0;
+  std::int32_t culprit = -1;  // world rank
+  int from = -1;              // world rank that sent it; filled by the receiver
+  Code code = Code::kInternal;
+  std::string text;  // the sender's sentence, at most kNoticeTextMax bytes
+};
+
+inline constexpr std::size_t kNoticeTextMax = 1024;
+
+// What poll() hands to the engine.
+struct Events {
+  std::vector<Completion> completions;
+  std::vector<Notice> notices;
+  std::vector<int> dead;  // world ranks whose process or connection was seen to be gone
+
+  bool empty() const { return completions.empty() && notices.empty() && dead.empty(); }
+
+  void clear() {
+    completions.clear();
+    notices.clear();
+    dead.clear();
+  }
+};
+
+// All lanes of one kind from one rank of one world. Peers are world ranks. Connections are made on
+// first use, in the background; a post before that answers kBusy or is queued.
+// Thread rule: everything but wake() only by the thread that holds the engine's token.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual std::string_view name() const = 0;
+
+  // What peers need to reach this rank; travels once, in the rendezvous.
+  virtual std::vector<std::byte> address() const = 0;
+
+  // The address of a peer, before endpoint(peer) is used. A malformed one is an error here.
+  virtual Status set_address(int peer, std::span<const std::byte> address) = 0;
+
+  // Never blocks and never fails: problems show in the posts or in Events::dead. Owned by this.
+  virtual Endpoint& endpoint(int peer) = 0;
+
+  // Moves data; appends what happened. Never blocks. True when anything was done.
+  virtual bool poll(Events* events) = 0;
+
+  // Sends a notice to a peer, best effort, without waiting.
+  virtual void notify(int peer, const Notice& notice) = 0;
+
+  // Descriptors that become readable (or writable) when poll() has something to do.
+  virtual void wait_descriptors(std::vector<int>* fds) = 0;
+
+  // Tells connected peers goodbye and drops everything, without waiting for anyone.
+  virtual void shutdown() = 0;
+};
+
+}  // namespace isthmus

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "transport/endpoint.h"
+
+namespace isthmus {
+
+// Memory that all ranks of a node see: what shm/ maps and the engine reads and writes directly. The
+// layout is shared between processes and frozen per kMappedVersion.
+
+inline constexpr std::uint32_t kMappedVersion = 1;
+
+// Announcements that a rank may be ahead of a peer within a group. A power of two.
+inline constexpr std::uint32_t kAnnounceRing = 16;
+inline constexpr std::size_t kLinePayloadBytes = 48;
+
+// Small payloads live in the group itself. Slots are reused every kSlotRing operations.
+inline constexpr std::uint32_t kSlotRing = 4;
+inline constexpr std::size_t kSlotBytes = 8192;
+
+// A rank's announcement of one operation: exactly one cache line, written once, read by all peers.
+// `key` is written last (release): (sequence << 32) | signature. Sequence numbers start at 1.
+struct alignas(64) Announcement {
+  std::atomic<std::uint64_t> key{0};
+  std::uint32_t stage_line = 0;  // where this operation's staging begins, in cache lines
+  std::uint32_t finished = 0;    // every operation up to this sequence number is over for this rank
+  std::array<std::byte, kLinePayloadBytes> payload{};
+};
+
+static_assert(sizeof(Announcement) == 64);
+
+constexpr std::uint64_t announce_key(std::uint32_t sequence, std::uint32_t signature) {
+  return (static_cast<std::uint64_t>(sequence) << 32) | signature;
+}
+
+// A progress line holds (sequence << 32) | value: it only grows, so it never needs a reset.
+struct alignas(64) ProgressLine {
+  std::atomic<std::uint64_t> value{0};
+};
+
+// What a rank is doing, for error texts and `isthmus status`. Written by its owner when it waits
+// longer than a spin, and at the end; read by anyone at any time: fields are only ever advisory.
+struct alignas(64) RankState {
+  std::atomic<std::uint32_t> sequence{0};    // operation in progress or last done
+  std::atomic<std::uint32_t> step{0};        // first step that waits
+  std::atomic<std::int32_t> waits_for{-1};   // world rank, -1 nobody
+  std::atomic<std::uint32_t> phase{0};       // 0 outside, 1 running, 2 waiting, 3 failed
+  std::atomic<std::uint64_t> since_ns{0};    // CLOCK_MONOTONIC of the last change
+};
+
+// The failure of a group as told by one of its ranks to the others of the node. `state` is written
+// last: (sequence << 8) | kind, 0 none. A refusal concerns one sequence number, a death all.
+struct alignas(64) FailureRecord {
+  std::atomic<std::uint64_t> state{0};
+  std::int32_t culprit = -1;
+  std::uint32_t code = 0;
+  std::array<char, kNoticeTextMax> text{};
+};
+
+// One rank's part of one group, in that rank's segment: written by the owner only.
+struct GroupBlock {
+  std::array<Announcement, kAnnounceRing> announcements;
+  std::array<std::array<ProgressLine, 3>, kAnnounceRing> progress;  // lines 1 to 3
+  std::array<OperationInfo, kAnnounceRing> infos;                   // for texts: what was announced
+  RankState state;
+  FailureRecord failure;
+  std::array<char, 64> name;  // of the group, for `isthmus status`
+  std::uint32_t group = 0;
+  std::uint32_t ranks = 0;
+  std::uint32_t rank = 0;
+  alignas(4096) std::array<std::array<std::byte, kSlotBytes>, kSlotRing> slots;
+};
+
+// Rings a rank's bell: a futex in that rank's segment.
+struct alignas(64) Bell {
+  std::atomic<std::uint32_t> word{0};
+  std::atomic<std::uint32_t> sleeping{0};
+};
+
+// A local rank of a group as another rank sees it.
+struct MappedPeer {
+  GroupBlock* block = nullptr;  // null until the peer has joined the group
+  std::byte* stage = nullptr;   // base of its staging memory
+  Bell* bell = nullptr;
+  int world_rank = -1;
+};
+
+}  // namespace isthmus
