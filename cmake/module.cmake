@@ -46,13 +46,17 @@ function(isthmus_module name)
   set_property(GLOBAL APPEND PROPERTY ISTHMUS_MODULES isthmus_${name})
 endfunction()
 
-# isthmus_tests(FOLDER LABEL label DEPS module... [TIMEOUT seconds] [WRAPPER command...])
+# isthmus_tests(FOLDER LABEL label DEPS module... [TIMEOUT seconds])
 #
-# Every tests/FOLDER/*_test.cc becomes one program and one CTest entry (GoogleTest).
+# Every tests/FOLDER/*_test.cc becomes one program and one CTest entry (GoogleTest). Exit code 77
+# counts as skipped; sanitizers get four times the time.
 function(isthmus_tests folder)
   cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "DEPS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
+  endif()
+  if(ISTHMUS_SANITIZE)
+    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 4")
   endif()
   file(GLOB tests CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*_test.cc")
   foreach(source ${tests})
@@ -66,6 +70,11 @@ function(isthmus_tests folder)
     endforeach()
     target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
     add_test(NAME ${folder}/${stem} COMMAND ${target})
-    set_tests_properties(${folder}/${stem} PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${ARG_TIMEOUT})
+    set_tests_properties(${folder}/${stem} PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${ARG_TIMEOUT}
+                                                      SKIP_RETURN_CODE 77)
+    if(ARG_LABEL STREQUAL "multiprocess")
+      # Its ranks poll: beside another test both would run into their time limits.
+      set_tests_properties(${folder}/${stem} PROPERTIES RUN_SERIAL ON)
+    endif()
   endforeach()
 endfunction()
