@@ -1,0 +1,190 @@
+#include "transport/shm/segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include <fmt/format.h>
+
+namespace isthmus {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+constexpr std::size_t align_page(std::size_t bytes) { return (bytes + kPage - 1) & ~(kPage - 1); }
+
+constexpr std::size_t kBlocksOffset = align_page(sizeof(SegmentHeader));
+constexpr std::size_t kStageOffset = kBlocksOffset + kGroupsMax * sizeof(GroupBlock);
+
+static_assert(sizeof(GroupBlock) % kPage == 0);
+
+Result<Fd> open_memory(const Segment::Options& options, std::size_t bytes) {
+  const std::string name = fmt::format("isthmus-rank-{}", options.rank);
+  if (!options.named) {
+    const int fd = static_cast<int>(::memfd_create(name.c_str(), MFD_CLOEXEC));
+    if (fd >= 0) {
+      return Fd(fd);
+    }
+  }
+  // An unnamed file: passed on by descriptor like a memfd, and gone with its last user.
+  const int fd = ::open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (fd < 0) {
+    return system_error(Code::kResource, errno,
+                        fmt::format("cannot create {} bytes of shared memory: memfd is not allowed "
+                                    "and neither is a file in /dev/shm",
+                                    bytes));
+  }
+  return Fd(fd);
+}
+
+// memfd pages are charged when touched; a file in a small /dev/shm would answer a touch with SIGBUS,
+// so its pages are reserved here, or refused with the numbers.
+Status size_memory(const Fd& fd, std::size_t bytes, bool reserve) {
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    return system_error(Code::kResource, errno,
+                        fmt::format("cannot size shared memory to {} bytes", bytes));
+  }
+  if (!reserve) {
+    return {};
+  }
+  const int failure = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
+  if (failure != 0) {
+    return system_error(Code::kResource, failure,
+                        fmt::format("/dev/shm cannot hold {} bytes; enlarge it (docker run "
+                                    "--shm-size) or lower ISTHMUS_STAGING_MB",
+                                    bytes));
+  }
+  return {};
+}
+
+}  // namespace
+
+void Segment::place() {
+  header_ = std::launder(reinterpret_cast<SegmentHeader*>(mapping_.data()));
+  blocks_ = std::launder(reinterpret_cast<GroupBlock*>(mapping_.data() + kBlocksOffset));
+}
+
+Result<Segment> Segment::create(const Options& options) {
+  const std::size_t stage_bytes =
+      std::min(options.stage_bytes / kChunkBytes, kChunksMax) * kChunkBytes;
+  const std::size_t bytes = kStageOffset + stage_bytes;
+  Segment segment;
+  ISTHMUS_ASSIGN(segment.fd_, open_memory(options, bytes));
+  ISTHMUS_TRY(size_memory(segment.fd_, bytes, options.named));
+  ISTHMUS_ASSIGN(segment.mapping_, Mapping::create(segment.fd_, bytes, true));
+  // Fresh pages are zero: only what differs from zero is written. Blocks are made on joining.
+  new (segment.mapping_.data()) SegmentHeader{};
+  segment.place();
+  SegmentHeader& header = *segment.header_;
+  if (::getrandom(&header.token, sizeof header.token, 0) != sizeof header.token) {
+    return system_error(Code::kIo, errno, "cannot draw a random token");
+  }
+  header.version = kMappedVersion;
+  header.rank = options.rank;
+  header.world_size = options.world_size;
+  header.pid = ::getpid();
+  header.stage_offset = kStageOffset;
+  header.stage_bytes = stage_bytes;
+  header.magic = kSegmentMagic;
+  segment.stage_ = segment.mapping_.data() + kStageOffset;
+  return segment;
+}
+
+Result<Segment> Segment::attach(Fd fd, int rank, std::uint64_t token) {
+  struct stat info{};
+  if (::fstat(fd.get(), &info) != 0) {
+    return system_error(Code::kIo, errno, fmt::format("cannot stat the segment of rank {}", rank));
+  }
+  const std::size_t bytes = static_cast<std::size_t>(info.st_size);
+  if (bytes < kStageOffset) {
+    return Error{.code = Code::kProtocol,
+                 .culprit = rank,
+                 .message = fmt::format("segment of rank {} has {} bytes, expected at least {}", rank,
+                                        bytes, kStageOffset)};
+  }
+  Segment segment;
+  segment.fd_ = std::move(fd);
+  ISTHMUS_ASSIGN(segment.mapping_, Mapping::create(segment.fd_, bytes, true));
+  segment.place();
+  const SegmentHeader& header = *segment.header_;
+  if (header.magic != kSegmentMagic || header.version != kMappedVersion || header.rank != rank ||
+      header.token != token || header.stage_offset != kStageOffset ||
+      header.stage_bytes > bytes - kStageOffset) {
+    return Error{.code = Code::kProtocol,
+                 .culprit = rank,
+                 .message = fmt::format("segment of rank {} is not what it announced: version {} "
+                                        "(ours {}), rank {}; do all ranks run the same isthmus?",
+                                        rank, header.version, kMappedVersion, header.rank)};
+  }
+  segment.stage_ = segment.mapping_.data() + kStageOffset;
+  return segment;
+}
+
+GroupBlock* Segment::find_group(std::uint64_t key) const {
+  for (std::uint32_t i = 0; i < kGroupsMax; ++i) {
+    if (header_->groups[i].load(std::memory_order_acquire) == key) {
+      return &blocks_[i];
+    }
+  }
+  return nullptr;
+}
+
+Result<GroupBlock*> Segment::join_group(std::uint64_t key, std::string_view name, std::uint32_t rank,
+                                        std::uint32_t ranks) {
+  for (std::uint32_t tries = 0; tries < kGroupsMax; ++tries) {
+    const std::uint32_t index = (next_block_ + tries) % kGroupsMax;
+    if (header_->groups[index].load(std::memory_order_relaxed) != 0) {
+      continue;
+    }
+    GroupBlock* block = new (&blocks_[index]) GroupBlock;
+    block->key = key;
+    block->rank = rank;
+    block->ranks = ranks;
+    block->name.fill('\0');
+    std::memcpy(block->name.data(), name.data(), std::min(name.size(), block->name.size() - 1));
+    header_->groups[index].store(key, std::memory_order_release);
+    next_block_ = (index + 1) % kGroupsMax;
+    return block;
+  }
+  return Error{.code = Code::kResource,
+               .message = fmt::format("cannot create group '{}': {} groups are alive, the limit is {}; "
+                                      "destroy some",
+                                      name, kGroupsMax, kGroupsMax)};
+}
+
+void Segment::free_group(GroupBlock* block) {
+  const std::size_t index = static_cast<std::size_t>(block - blocks_);
+  header_->groups[index].store(0, std::memory_order_release);
+}
+
+std::optional<StageLease> Segment::lease(std::size_t bytes) {
+  const std::size_t chunks = header_->stage_bytes / kChunkBytes;
+  const std::size_t wanted = (bytes + kChunkBytes - 1) / kChunkBytes;
+  std::size_t run = 0;
+  for (std::size_t i = 0; i < chunks; ++i) {
+    run = leased_.test(i) ? 0 : run + 1;
+    if (run == wanted) {
+      const std::size_t first = i + 1 - wanted;
+      for (std::size_t k = first; k <= i; ++k) {
+        leased_.set(k);
+      }
+      return StageLease{.offset = first * kChunkBytes, .bytes = wanted * kChunkBytes};
+    }
+  }
+  return std::nullopt;
+}
+
+void Segment::release(const StageLease& lease) {
+  for (std::size_t k = 0; k < lease.bytes / kChunkBytes; ++k) {
+    leased_.reset(lease.offset / kChunkBytes + k);
+  }
+}
+
+}  // namespace isthmus

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <bitset>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/fd.h"
+#include "base/mapping.h"
+#include "base/result.h"
+#include "transport/mapped.h"
+
+namespace isthmus {
+
+// Most groups of one rank alive at once; a block of each is 40 KiB of address space, touched on use.
+inline constexpr std::uint32_t kGroupsMax = 1024;
+
+inline constexpr std::uint64_t kSegmentMagic = 0x31534d4854534924ULL;
+
+// First bytes of a rank's segment.
+struct SegmentHeader {
+  std::uint64_t magic = 0;
+  std::uint32_t version = 0;
+  std::int32_t rank = -1;
+  std::int32_t world_size = 0;
+  std::int32_t pid = 0;
+  std::uint64_t token = 0;  // random: read by peers to prove that they map this very segment
+  std::uint64_t stage_offset = 0;
+  std::uint64_t stage_bytes = 0;
+  Bell bell;
+  // Group keys by block index; 0 free. Written last when a group is joined (release).
+  std::array<std::atomic<std::uint64_t>, kGroupsMax> groups;
+};
+
+// A contiguous piece of this rank's staging memory.
+struct StageLease {
+  std::size_t offset = 0;
+  std::size_t bytes = 0;
+};
+
+// One rank's shared memory: header, group blocks, staging. Created by its owner, mapped by the peers of
+// its node. Anonymous (memfd, or an unnamed file in /dev/shm): nothing is left behind by any death.
+// Thread rule: the engine's token; the memory itself follows mapped.h.
+class Segment {
+ public:
+  // Staging is handed out in chunks of this size.
+  static constexpr std::size_t kChunkBytes = 256 << 10;
+  static constexpr std::size_t kChunksMax = 4096;
+
+  struct Options {
+    int rank = 0;
+    int world_size = 1;
+    std::size_t stage_bytes = 32 << 20;
+    bool named = false;  // an unnamed file in /dev/shm with reserved pages in place of memfd
+  };
+
+  static Result<Segment> create(const Options& options);
+
+  // Maps a peer's segment and checks that it is what the peer says.
+  static Result<Segment> attach(Fd fd, int rank, std::uint64_t token);
+
+  const Fd& fd() const { return fd_; }
+
+  SegmentHeader& header() const { return *header_; }
+
+  GroupBlock& block(std::uint32_t index) const { return blocks_[index]; }
+
+  std::byte* stage() const { return stage_; }
+
+  std::size_t stage_bytes() const { return header_->stage_bytes; }
+
+  // Finds the block of a group, null when its rank has not joined.
+  GroupBlock* find_group(std::uint64_t key) const;
+
+  // Owner: takes a free block, zeroes it, names it and publishes it.
+  Result<GroupBlock*> join_group(std::uint64_t key, std::string_view name, std::uint32_t rank,
+                                 std::uint32_t ranks);
+
+  // Owner: makes a block free again. Only when no peer can still read it.
+  void free_group(GroupBlock* block);
+
+  // Owner: first fit from the lowest chunk, so that warm memory is used again. Empty when full.
+  std::optional<StageLease> lease(std::size_t bytes);
+  void release(const StageLease& lease);
+
+  std::size_t leased_bytes() const { return leased_.count() * kChunkBytes; }
+
+ private:
+  void place();
+
+  Fd fd_;
+  Mapping mapping_;
+  SegmentHeader* header_ = nullptr;
+  GroupBlock* blocks_ = nullptr;
+  std::byte* stage_ = nullptr;
+  std::bitset<kChunksMax> leased_;
+  std::uint32_t next_block_ = 0;
+};
+
+}  // namespace isthmus

@@ -1,0 +1,325 @@
+#include "transport/shm/shm_node.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+
+namespace isthmus {
+namespace {
+
+constexpr std::uint32_t kHelloMagic = 0x48545349;
+constexpr std::size_t kFdsMax = 3;  // segment, bell, pidfd (may be missing)
+
+struct Hello {
+  std::uint32_t magic = kHelloMagic;
+  std::uint32_t version = kMappedVersion;
+  std::uint64_t nonce = 0;
+  std::uint64_t token = 0;
+  std::int32_t rank = -1;
+  std::int32_t has_life = 0;
+};
+
+// An address in the abstract namespace: no file, scoped to the network namespace.
+sockaddr_un abstract_address(const std::string& name, socklen_t* bytes) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::size_t length = std::min(name.size(), sizeof address.sun_path - 1);
+  std::memcpy(address.sun_path + 1, name.data(), length);
+  *bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+  return address;
+}
+
+Result<Fd> unix_socket() {
+  const int fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) {
+    return system_error(Code::kResource, errno, "cannot make a unix socket");
+  }
+  return Fd(fd);
+}
+
+Status wait_for(const Fd& fd, short events, Deadline deadline, const std::string& what) {
+  for (;;) {
+    const std::int64_t left = std::min<std::int64_t>(deadline.left_ms(monotonic_ns()), 1000);
+    pollfd one{.fd = fd.get(), .events = events, .revents = 0};
+    const int ready = ::poll(&one, 1, static_cast<int>(left));
+    if (ready > 0) {
+      return {};
+    }
+    if (ready < 0 && errno != EINTR) {
+      return system_error(Code::kIo, errno, fmt::format("cannot wait for {}", what));
+    }
+    if (deadline.passed(monotonic_ns())) {
+      return Error{.code = Code::kTimeout, .message = fmt::format("timed out waiting for {}", what)};
+    }
+  }
+}
+
+Status check_same_user(const Fd& socket) {
+  ucred credentials{};
+  socklen_t bytes = sizeof credentials;
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0) {
+    return system_error(Code::kIo, errno, "cannot read a local peer's credentials");
+  }
+  if (credentials.uid != ::getuid()) {
+    return Error{.code = Code::kProtocol,
+                 .message = fmt::format("a process of user {} tried to join this job of user {}",
+                                        credentials.uid, ::getuid())};
+  }
+  return {};
+}
+
+int peer_pid(const Fd& socket) {
+  ucred credentials{};
+  socklen_t bytes = sizeof credentials;
+  return ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) == 0
+             ? credentials.pid
+             : 0;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ShmNode>> ShmNode::create(const Options& options) {
+  std::unique_ptr<ShmNode> node(new ShmNode);
+  node->options_ = options;
+  ISTHMUS_ASSIGN(node->segment_, Segment::create({.rank = options.rank,
+                                                  .world_size = options.world_size,
+                                                  .stage_bytes = options.stage_bytes,
+                                                  .named = options.named}));
+  const int bell = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (bell < 0) {
+    return system_error(Code::kResource, errno, "cannot make an eventfd");
+  }
+  node->bell_ = Fd(bell);
+  node->life_ = Fd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  std::uint64_t salt = 0;
+  if (::getrandom(&salt, sizeof salt, 0) != sizeof salt) {
+    return system_error(Code::kIo, errno, "cannot draw a random socket name");
+  }
+  node->socket_name_ = fmt::format("isthmus-{:016x}-{}-{:016x}", options.nonce, options.rank, salt);
+  ISTHMUS_ASSIGN(node->listener_, unix_socket());
+  socklen_t bytes = 0;
+  const sockaddr_un address = abstract_address(node->socket_name_, &bytes);
+  if (::bind(node->listener_.get(), reinterpret_cast<const sockaddr*>(&address), bytes) != 0 ||
+      ::listen(node->listener_.get(), SOMAXCONN) != 0) {
+    return system_error(Code::kIo, errno, "cannot listen on an abstract unix socket");
+  }
+  return node;
+}
+
+ShmNode::LocalPeer ShmNode::self() const {
+  return {.rank = options_.rank, .socket_name = socket_name_, .token = segment_.header().token};
+}
+
+Status ShmNode::send_self(const Fd& socket) {
+  Hello hello;
+  hello.nonce = options_.nonce;
+  hello.token = segment_.header().token;
+  hello.rank = options_.rank;
+  hello.has_life = life_.valid() ? 1 : 0;
+  const std::array<int, kFdsMax> fds = {segment_.fd().get(), bell_.get(), life_.get()};
+  const std::size_t fd_bytes = (life_.valid() ? kFdsMax : kFdsMax - 1) * sizeof(int);
+  iovec data{.iov_base = &hello, .iov_len = sizeof hello};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kFdsMax * sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = CMSG_SPACE(fd_bytes);
+  cmsghdr* rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(fd_bytes);
+  std::memcpy(CMSG_DATA(rights), fds.data(), fd_bytes);
+  const ssize_t sent = ::sendmsg(socket.get(), &message, MSG_NOSIGNAL);
+  if (sent != static_cast<ssize_t>(sizeof hello)) {
+    return system_error(Code::kIo, errno, "cannot hand shared memory to a local peer");
+  }
+  return {};
+}
+
+Status ShmNode::receive_peer(Fd socket, std::span<const LocalPeer> peers, Deadline deadline,
+                             int* rank) {
+  *rank = -1;
+  ISTHMUS_TRY(wait_for(socket, POLLIN, deadline, "the shared memory of a local peer"));
+  Hello hello;
+  iovec data{.iov_base = &hello, .iov_len = sizeof hello};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kFdsMax * sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const ssize_t got = ::recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC);
+  std::array<Fd, kFdsMax> fds;
+  const cmsghdr* rights = got > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (rights != nullptr && rights->cmsg_type == SCM_RIGHTS) {
+    const std::size_t count = std::min((rights->cmsg_len - CMSG_LEN(0)) / sizeof(int), kFdsMax);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(rights) + i * sizeof(int), sizeof fd);
+      fds[i] = Fd(fd);
+    }
+  }
+  const auto known = std::find_if(peers.begin(), peers.end(),
+                                  [&](const LocalPeer& peer) { return peer.rank == hello.rank; });
+  if (got != static_cast<ssize_t>(sizeof hello) || hello.magic != kHelloMagic ||
+      hello.nonce != options_.nonce || known == peers.end() || !fds[0].valid() || !fds[1].valid()) {
+    return Error{.code = Code::kProtocol, .message = "a stranger spoke on our unix socket"};
+  }
+  Peer peer;
+  ISTHMUS_ASSIGN(peer.segment, Segment::attach(std::move(fds[0]), hello.rank, known->token));
+  peer.bell = std::move(fds[1]);
+  peer.pid = peer_pid(socket);
+  peer.life = hello.has_life != 0 ? std::move(fds[2]) : std::move(socket);
+  *rank = hello.rank;
+  peers_.insert_or_assign(hello.rank, std::move(peer));
+  return {};
+}
+
+Status ShmNode::connect_lower(const LocalPeer& peer, Deadline deadline,
+                              std::map<int, Fd>* waiting) {
+  ISTHMUS_ASSIGN(Fd socket, unix_socket());
+  socklen_t bytes = 0;
+  const sockaddr_un address = abstract_address(peer.socket_name, &bytes);
+  while (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), bytes) != 0) {
+    // EAGAIN: the peer's backlog is full for the moment.
+    if ((errno != EAGAIN && errno != EINTR) || deadline.passed(monotonic_ns())) {
+      return system_error(Code::kIo, errno,
+                          fmt::format("cannot reach rank {} of this node for shared memory; "
+                                      "ISTHMUS_SHM=0 uses TCP instead",
+                                      peer.rank));
+    }
+    ::poll(nullptr, 0, 1);
+  }
+  ISTHMUS_TRY(check_same_user(socket));
+  ISTHMUS_TRY(send_self(socket));
+  waiting->insert_or_assign(peer.rank, std::move(socket));
+  return {};
+}
+
+Status ShmNode::accept_one(std::span<const LocalPeer> peers, Deadline deadline) {
+  ISTHMUS_TRY(wait_for(listener_, POLLIN, deadline, "the ranks of this node"));
+  const int fd = ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (fd < 0) {
+    return errno == EAGAIN || errno == ECONNABORTED
+               ? Status()
+               : Status(system_error(Code::kIo, errno, "cannot accept a local peer"));
+  }
+  Fd socket(fd);
+  if (!check_same_user(socket).ok()) {
+    return {};
+  }
+  ISTHMUS_TRY(send_self(socket));
+  int rank = -1;
+  const Status received = receive_peer(std::move(socket), peers, deadline, &rank);
+  if (!received.ok() && received.error().code == Code::kProtocol) {
+    log(LogLevel::kWarn, "shm", "{}", received.error().message);
+    return {};
+  }
+  return received;
+}
+
+Status ShmNode::connect(std::span<const LocalPeer> peers, Deadline deadline) {
+  std::map<int, Fd> waiting;
+  for (const LocalPeer& peer : peers) {
+    if (peer.rank < options_.rank) {
+      ISTHMUS_TRY(connect_lower(peer, deadline, &waiting));
+    }
+  }
+  const auto missing = [&] {
+    return std::any_of(peers.begin(), peers.end(), [&](const LocalPeer& peer) {
+      return peer.rank > options_.rank && !peers_.contains(peer.rank);
+    });
+  };
+  while (missing()) {
+    ISTHMUS_TRY(accept_one(peers, deadline));
+  }
+  for (auto& [rank, socket] : waiting) {
+    int got = -1;
+    ISTHMUS_TRY(receive_peer(std::move(socket), peers, deadline, &got));
+  }
+  listener_.reset();  // nobody else may come
+  return {};
+}
+
+MappedPeer ShmNode::resolve(int world_rank, std::uint64_t group_key) const {
+  MappedPeer out;
+  out.world_rank = world_rank;
+  const Segment* segment = &segment_;
+  out.bell_fd = bell_.get();
+  if (world_rank != options_.rank) {
+    const auto found = peers_.find(world_rank);
+    if (found == peers_.end()) {
+      return out;
+    }
+    segment = &found->second.segment;
+    out.bell_fd = found->second.bell.get();
+  }
+  out.block = segment->find_group(group_key);
+  out.stage = segment->stage();
+  out.bell = &segment->header().bell;
+  return out;
+}
+
+void ShmNode::poll_dead(std::vector<int>* dead) {
+  std::vector<pollfd> fds;
+  std::vector<Peer*> order;
+  std::vector<int> ranks;
+  for (auto& [rank, peer] : peers_) {
+    if (!peer.dead) {
+      fds.push_back({.fd = peer.life.get(), .events = POLLIN, .revents = 0});
+      order.push_back(&peer);
+      ranks.push_back(rank);
+    }
+  }
+  if (fds.empty() || ::poll(fds.data(), fds.size(), 0) <= 0) {
+    return;
+  }
+  for (std::size_t i = 0; i < fds.size(); ++i) {
+    if (fds[i].revents != 0) {
+      order[i]->dead = true;
+      dead->push_back(ranks[i]);
+    }
+  }
+}
+
+int ShmNode::pid_of(int world_rank) const {
+  const auto found = peers_.find(world_rank);
+  return found == peers_.end() ? 0 : found->second.pid;
+}
+
+void ShmNode::drain_bell() const {
+  std::uint64_t rings = 0;
+  // EAGAIN only says that nobody rang.
+  [[maybe_unused]] const ssize_t got = ::read(bell_.get(), &rings, sizeof rings);
+}
+
+void ShmNode::wait_descriptors(std::vector<int>* fds) const {
+  for (const auto& [rank, peer] : peers_) {
+    if (!peer.dead) {
+      fds->push_back(peer.life.get());
+    }
+  }
+}
+
+void ShmNode::ring(const MappedPeer& peer) {
+  const std::uint64_t one = 1;
+  // A full counter is a bell that rings already.
+  [[maybe_unused]] const ssize_t put = ::write(peer.bell_fd, &one, sizeof one);
+}
+
+}  // namespace isthmus

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/result.h"
+#include "transport/mapped.h"
+#include "transport/shm/segment.h"
+
+namespace isthmus {
+
+// This rank's view of the shared memory of its node: its own segment, the peers' segments, their bells
+// and their liveness. Descriptors travel over an abstract unix socket whose peer must be of the same
+// user and know the job's nonce.
+//
+// Liveness: each rank hands out a pidfd of itself, which becomes readable at its death, however many
+// forked children hold its sockets. Where pidfds are not allowed the socket of the handshake is kept
+// and its end of file serves instead.
+// Thread rule: the engine's token, except ring().
+class ShmNode {
+ public:
+  struct Options {
+    int rank = 0;
+    int world_size = 1;
+    std::uint64_t nonce = 0;  // of the world's incarnation
+    std::size_t stage_bytes = 32 << 20;
+    bool named = false;
+  };
+
+  // What other ranks must know to connect; sent in the rendezvous.
+  struct LocalPeer {
+    int rank = -1;
+    std::string socket_name;
+    std::uint64_t token = 0;
+  };
+
+  static Result<std::unique_ptr<ShmNode>> create(const Options& options);
+
+  LocalPeer self() const;
+
+  // Exchanges descriptors with every peer given (without this rank). Collective over them.
+  Status connect(std::span<const LocalPeer> peers, Deadline deadline);
+
+  Segment& own() { return segment_; }
+
+  // The block and memory of a peer in a group; block is null while the peer has not joined.
+  MappedPeer resolve(int world_rank, std::uint64_t group_key) const;
+
+  bool has(int world_rank) const { return peers_.contains(world_rank); }
+
+  // Appends world ranks that were found dead since the last call. A system call: slow path only.
+  void poll_dead(std::vector<int>* dead);
+
+  // Process id as this rank's namespace sees it; 0 unknown.
+  int pid_of(int world_rank) const;
+
+  // This rank's eventfd; readable after a peer rang.
+  int bell_fd() const { return bell_.get(); }
+
+  void drain_bell() const;
+
+  // Descriptors that become readable at a peer's death.
+  void wait_descriptors(std::vector<int>* fds) const;
+
+  // Wakes a sleeping peer. Any thread; async-signal-safe.
+  static void ring(const MappedPeer& peer);
+
+ private:
+  struct Peer {
+    Segment segment;
+    Fd bell;
+    Fd life;  // pidfd, or the handshake's socket
+    int pid = 0;
+    bool dead = false;
+  };
+
+  ShmNode() = default;
+
+  Status connect_lower(const LocalPeer& peer, Deadline deadline, std::map<int, Fd>* waiting);
+  Status accept_one(std::span<const LocalPeer> peers, Deadline deadline);
+  Status send_self(const Fd& socket);
+  Status receive_peer(Fd socket, std::span<const LocalPeer> peers, Deadline deadline, int* rank);
+
+  Options options_;
+  std::string socket_name_;
+  Fd listener_;
+  Fd bell_;
+  Fd life_;
+  Segment segment_;
+  std::map<int, Peer> peers_;  // by world rank
+};
+
+}  // namespace isthmus
