@@ -1,0 +1,100 @@
+// Goal: nodes, local indexes, restriction and the JSON form of Topology agree with their contract.
+// Method: small hand-made groups, and every contiguous sub-group of an interleaved one against a
+// direct count.
+
+#include "topology/topology.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace isthmus {
+namespace {
+
+TEST(TopologyTest, NumbersNodesByTheirLowestRank) {
+  const Topology topology = Topology::make(std::array{7, 3, 7, 3, 9}).value();
+  EXPECT_EQ(topology.ranks(), 5);
+  EXPECT_EQ(topology.nodes(), 3);
+  EXPECT_EQ(topology.node_of(0), 0);
+  EXPECT_EQ(topology.node_of(1), 1);
+  EXPECT_EQ(topology.node_of(4), 2);
+  EXPECT_EQ(topology.local_of(2), 1);
+  EXPECT_EQ(topology.local_of(3), 1);
+  EXPECT_EQ(topology.members(1)[1], 3);
+  EXPECT_EQ(topology.locals_min(), 1);
+  EXPECT_EQ(topology.locals_max(), 2);
+  EXPECT_TRUE(topology.mapped_all());
+  EXPECT_FALSE(topology.one_mapped_node());
+}
+
+TEST(TopologyTest, NodeOfOneRankIsMappedWhateverWasSaid) {
+  const Topology topology = Topology::make(std::array{0, 0, 1}, {false, false}).value();
+  EXPECT_FALSE(topology.mapped(0));
+  EXPECT_TRUE(topology.mapped(1));
+  EXPECT_FALSE(topology.mapped_all());
+}
+
+TEST(TopologyTest, RefusesNonsense) {
+  EXPECT_EQ(Topology::make(std::vector<int>{}).error().code, Code::kInvalidArgument);
+  EXPECT_EQ(Topology::make(std::array{0, 1}, {true}).error().code, Code::kInvalidArgument);
+  const Topology topology = Topology::grid(2, 2);
+  EXPECT_FALSE(topology.restricted_to(std::array{0, 4}).ok());
+  EXPECT_FALSE(topology.restricted_to(std::array{0, -1}).ok());
+  EXPECT_FALSE(topology.restricted_to(std::array{1, 1}).ok());
+  EXPECT_FALSE(topology.restricted_to(std::vector<int>{}).ok());
+}
+
+TEST(TopologyTest, RestrictionKeepsTheGroupsOrder) {
+  const Topology world = Topology::grid(2, 4);
+  const Topology lane = world.restricted_to(std::array{1, 5}).value();
+  EXPECT_EQ(lane.nodes(), 2);
+  EXPECT_EQ(lane.locals_max(), 1);
+  const Topology shard = world.restricted_to(std::array{6, 5, 4}).value();
+  EXPECT_TRUE(shard.one_mapped_node());
+  EXPECT_EQ(shard.local_of(0), 0);
+  const Topology mixed = world.restricted_to(std::array{4, 0, 5}).value();
+  EXPECT_EQ(mixed.node_of(0), 0);
+  EXPECT_EQ(mixed.node_of(1), 1);
+  EXPECT_EQ(mixed.local_of(2), 1);
+}
+
+TEST(TopologyTest, RestrictionKeepsMappingAndLinks) {
+  Topology world = Topology::make(std::array{0, 1, 0, 1, 1}, {true, false}).value();
+  world.set_links({1.0, 2.0}, {3.0, 4.0}, 5.0);
+  for (int first = 0; first < 5; ++first) {
+    for (int last = first; last < 5; ++last) {
+      std::vector<int> group;
+      for (int rank = first; rank <= last; ++rank) {
+        group.push_back(rank);
+      }
+      const Topology part = world.restricted_to(group).value();
+      const auto odd = std::count_if(group.begin(), group.end(),
+                                     [&](int rank) { return world.node_of(rank) == 1; });
+      EXPECT_EQ(part.mapped_all(), odd <= 1) << first << ".." << last;
+      EXPECT_EQ(part.between().alpha_us, 3.0);
+      EXPECT_EQ(part.gamma_us_per_mib(), 5.0);
+    }
+  }
+}
+
+TEST(TopologyTest, JsonRoundTrip) {
+  Topology topology = Topology::make(std::array{0, 1, 1, 0, 2}, {false, true, true}).value();
+  topology.set_links({0.25, 80.5}, {12.0, 900.0}, 33.0);
+  const Result<Topology> again = Topology::from_json(topology.to_json());
+  ASSERT_TRUE(again.ok()) << again.error().message;
+  EXPECT_EQ(again.value(), topology);
+}
+
+TEST(TopologyTest, JsonRefusesNonsense) {
+  for (const char* text : {"", "{", "[]", "{}", R"({"node_of":"x"})", R"({"node_of":[]})",
+                           R"({"node_of":[0,0],"gamma_us_per_mib":-1})",
+                           R"({"node_of":[0,0],"inside":{"alpha_us":1}})",
+                           R"({"node_of":[0,0],"mapped":[true,true]})"}) {
+    EXPECT_FALSE(Topology::from_json(text).ok()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace isthmus

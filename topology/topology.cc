@@ -1,0 +1,141 @@
+#include "topology/topology.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <unordered_map>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace isthmus {
+
+namespace {
+
+Error invalid(std::string message) {
+  return {Code::kInvalidArgument, 0, -1, std::move(message)};
+}
+
+// Reads {"alpha_us": a, "beta_us_per_mib": b}.
+LinkClass link_from(const nlohmann::json& json) {
+  return {json.at("alpha_us").get<double>(), json.at("beta_us_per_mib").get<double>()};
+}
+
+bool sane(const LinkClass& link) {
+  return std::isfinite(link.alpha_us) && std::isfinite(link.beta_us_per_mib) &&
+         link.alpha_us >= 0.0 && link.beta_us_per_mib >= 0.0;
+}
+
+}  // namespace
+
+Result<Topology> Topology::make(std::span<const int> node_of, const std::vector<bool>& mapped) {
+  if (node_of.empty() || node_of.size() > static_cast<std::size_t>(kRanksMax)) {
+    return invalid(fmt::format("A topology of {} ranks was asked for; 1 to {} are possible.",
+                               node_of.size(), kRanksMax));
+  }
+  Topology result;
+  result.node_of_.reserve(node_of.size());
+  result.local_of_.reserve(node_of.size());
+  std::unordered_map<int, int> dense;
+  for (std::size_t rank = 0; rank < node_of.size(); ++rank) {
+    const int node = dense.try_emplace(node_of[rank], static_cast<int>(dense.size())).first->second;
+    if (static_cast<std::size_t>(node) == result.members_.size()) {
+      result.members_.emplace_back();
+    }
+    std::vector<int>& members = result.members_[static_cast<std::size_t>(node)];
+    result.node_of_.push_back(node);
+    result.local_of_.push_back(static_cast<int>(members.size()));
+    members.push_back(static_cast<int>(rank));
+  }
+  const std::size_t nodes = result.members_.size();
+  if (!mapped.empty() && mapped.size() != nodes) {
+    return invalid(fmt::format("The topology has {} nodes, but {} say whether they share memory.",
+                               nodes, mapped.size()));
+  }
+  result.mapped_.assign(nodes, true);
+  result.locals_min_ = static_cast<int>(result.members_[0].size());
+  for (std::size_t node = 0; node < nodes; ++node) {
+    const int locals = static_cast<int>(result.members_[node].size());
+    result.locals_min_ = std::min(result.locals_min_, locals);
+    result.locals_max_ = std::max(result.locals_max_, locals);
+    if (!mapped.empty() && locals > 1) {
+      result.mapped_[node] = mapped[node];
+    }
+    result.mapped_all_ = result.mapped_all_ && result.mapped_[node];
+  }
+  return result;
+}
+
+Topology Topology::grid(int nodes, int locals) {
+  ISTHMUS_CHECK(nodes > 0 && locals > 0 && nodes <= kRanksMax / locals, "a grid has a size");
+  std::vector<int> node_of(static_cast<std::size_t>(nodes) * static_cast<std::size_t>(locals));
+  for (std::size_t rank = 0; rank < node_of.size(); ++rank) {
+    node_of[rank] = static_cast<int>(rank) / locals;
+  }
+  return make(node_of).value();
+}
+
+Result<Topology> Topology::restricted_to(std::span<const int> ranks) const {
+  std::vector<int> nodes_of_group;
+  std::vector<bool> seen(node_of_.size(), false);
+  nodes_of_group.reserve(ranks.size());
+  for (const int rank : ranks) {
+    if (rank < 0 || rank >= this->ranks()) {
+      return invalid(fmt::format("A group names rank {}; the topology has ranks 0 to {}.", rank,
+                                 this->ranks() - 1));
+    }
+    if (seen[static_cast<std::size_t>(rank)]) {
+      return invalid(fmt::format("A group names rank {} twice.", rank));
+    }
+    seen[static_cast<std::size_t>(rank)] = true;
+    nodes_of_group.push_back(node_of(rank));
+  }
+  std::vector<bool> mapped_of_group;
+  std::vector<bool> counted(static_cast<std::size_t>(nodes()), false);
+  for (const int node : nodes_of_group) {
+    if (!counted[static_cast<std::size_t>(node)]) {
+      counted[static_cast<std::size_t>(node)] = true;
+      mapped_of_group.push_back(mapped(node));
+    }
+  }
+  ISTHMUS_ASSIGN(Topology result, make(nodes_of_group, mapped_of_group));
+  result.set_links(inside_, between_, gamma_);
+  return result;
+}
+
+std::string Topology::to_json() const {
+  nlohmann::ordered_json json;
+  json["node_of"] = node_of_;
+  json["mapped"] = mapped_;
+  json["inside"] = {{"alpha_us", inside_.alpha_us}, {"beta_us_per_mib", inside_.beta_us_per_mib}};
+  json["between"] = {{"alpha_us", between_.alpha_us},
+                     {"beta_us_per_mib", between_.beta_us_per_mib}};
+  json["gamma_us_per_mib"] = gamma_;
+  return json.dump();
+}
+
+Result<Topology> Topology::from_json(std::string_view text) {
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  if (json.is_discarded()) {
+    return invalid("The topology is no valid JSON.");
+  }
+  try {
+    const std::vector<int> node_of = json.at("node_of").get<std::vector<int>>();
+    const std::vector<bool> mapped = json.value("mapped", std::vector<bool>{});
+    ISTHMUS_ASSIGN(Topology result, make(node_of, mapped));
+    const LinkClass inside = json.contains("inside") ? link_from(json["inside"]) : kInsideDefault;
+    const LinkClass between =
+        json.contains("between") ? link_from(json["between"]) : kBetweenDefault;
+    const double gamma = json.value("gamma_us_per_mib", kGammaDefault);
+    if (!sane(inside) || !sane(between) || !std::isfinite(gamma) || gamma < 0.0) {
+      return invalid("The topology's link costs must be finite and not negative.");
+    }
+    result.set_links(inside, between, gamma);
+    return result;
+  } catch (const nlohmann::json::exception& error) {
+    return invalid(
+        fmt::format("The topology's JSON does not have the expected form: {}.", error.what()));
+  }
+}
+
+}  // namespace isthmus
