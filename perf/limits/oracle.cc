@@ -1,0 +1,213 @@
+// oracle: what an all-reduce, and a barrier, must cost on this machine at least.
+//
+// Forks P ranks and times bare kernels (perf/limits/kernels.h). Prints the CSV of perf/peers:
+// label,op,ranks,bytes,us_median,us_min,us_max,calls,repetitions. See README.md for the options.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "perf/limits/kernels.h"
+
+namespace isthmus::limits {
+namespace {
+
+struct Options {
+  int ranks = 2;
+  std::string kernels = "barrier,line,lines,slots,pipeline,cico,sliced,cma,direct";
+  std::string label;  // Added to the kernel's name.
+  std::size_t least = 8;
+  std::size_t most = 64 << 20;
+  std::size_t factor = 4;
+  bool touch = true;
+  std::string idle;  // Default: pause, or yield when ranks outnumber processors.
+  int looks = 3;
+  Tuning tuning;
+};
+
+[[noreturn]] void usage(const char* what) {
+  std::fprintf(stderr,
+               "oracle: %s\n"
+               "options: --ranks --kernels a,b --label --min --max --factor --touch 0|1\n"
+               "  --idle spin|pause|yield|sleep|futex --looks --slot-kib --slots --spacing\n"
+               "  --want LINES --demote 0|1 --prefetch LINES --pages --ahead-kib --stream-mib\n",
+               what);
+  std::exit(2);
+}
+
+void set(Options* options, std::string_view key, const char* text) {
+  const auto number = std::strtoul(text, nullptr, 10);
+  const auto small = static_cast<int>(number);
+  Tuning& tuning = options->tuning;
+  if (key == "--ranks") {
+    options->ranks = small;
+  } else if (key == "--kernels") {
+    options->kernels = text;
+  } else if (key == "--label") {
+    options->label = text;
+  } else if (key == "--min") {
+    options->least = number;
+  } else if (key == "--max") {
+    options->most = number;
+  } else if (key == "--factor") {
+    options->factor = number;
+  } else if (key == "--touch") {
+    options->touch = number != 0;
+  } else if (key == "--idle") {
+    options->idle = text;
+  } else if (key == "--looks") {
+    options->looks = small;
+  } else if (key == "--slot-kib") {
+    tuning.slot_bytes = number << 10;
+  } else if (key == "--slots") {
+    tuning.slots = small;
+  } else if (key == "--spacing") {
+    tuning.spacing = number;
+  } else if (key == "--want") {
+    tuning.want_lines = small;
+  } else if (key == "--demote") {
+    tuning.demote = number != 0;
+  } else if (key == "--prefetch") {
+    tuning.prefetch_lines = small;
+  } else if (key == "--pages") {
+    tuning.pages = small;
+  } else if (key == "--ahead-kib") {
+    tuning.ahead_bytes = number << 10;
+  } else if (key == "--stream-mib") {
+    tuning.stream_bytes = number << 20;
+  } else {
+    usage("unknown option");
+  }
+}
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; i += 2) {
+    if (i + 1 == argc) {
+      usage("an option lacks its value");
+    }
+    set(&options, argv[i], argv[i + 1]);
+  }
+  const Tuning& tuning = options.tuning;
+  if (options.ranks < 1 || options.ranks > Team::kMostRanks || options.factor < 2 ||
+      options.least < sizeof(float) || tuning.slots < 2 || tuning.slots % 2 != 0 ||
+      tuning.slot_bytes == 0 || tuning.spacing < 64 || tuning.spacing % 64 != 0) {
+    usage("a value is out of range");
+  }
+  options.tuning.most_bytes = options.most;
+  return options;
+}
+
+Waiting waiting(const Options& options, bool crowded) {
+  const std::string idle = !options.idle.empty() ? options.idle : (crowded ? "yield" : "pause");
+  if (idle == "spin") {
+    return {};
+  }
+  if (idle == "pause") {
+    return {.idle = Waiting::Idle::kPause};
+  }
+  if (idle == "yield") {
+    return {.idle = Waiting::Idle::kYield, .looks = options.looks};
+  }
+  if (idle == "sleep") {
+    return {.idle = Waiting::Idle::kSleep, .looks = options.looks};
+  }
+  if (idle == "futex") {
+    return {.idle = Waiting::Idle::kFutex, .looks = options.looks};
+  }
+  usage("no such --idle");
+}
+
+void print(const Team& team, const std::string& label, const char* op, std::size_t bytes,
+           const Times& times) {
+  if (team.reports()) {
+    std::printf("%s,%s,%d,%zu,%.3f,%.3f,%.3f,%d,%d\n", label.c_str(), op, team.size(), bytes,
+                times.median_us, times.least_us, times.most_us, times.calls, Team::kRepetitions);
+    std::fflush(stdout);
+  }
+}
+
+// One checked call; its values depend on rank and position, and all sums are exact.
+void check(const Team& team, Kernel* kernel, float* buffer, std::size_t count) {
+  const auto step = [](std::size_t i) { return static_cast<float>(i % 13); };
+  for (std::size_t i = 0; i < count; ++i) {
+    buffer[i] = static_cast<float>(team.rank() + 1) + step(i);
+  }
+  kernel->all_reduce(buffer, count);
+  const int size = team.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const float want =
+        static_cast<float>(size * (size + 1) / 2) + static_cast<float>(size) * step(i);
+    if (buffer[i] != want) {
+      std::fprintf(stderr, "oracle: rank %d of %d: element %zu of %zu is %g, want %g\n",
+                   team.rank(), size, i, count, static_cast<double>(buffer[i]),
+                   static_cast<double>(want));
+      std::exit(1);
+    }
+  }
+}
+
+void run_kernel(const Options& options, const std::string& name, Team* team, Kernel* kernel) {
+  const std::size_t room = std::min(options.most, kernel->most_bytes());
+  float* buffer = kernel->buffer();
+  if (buffer == nullptr) {
+    buffer = reinterpret_cast<float*>(Team::own(room));
+  }
+  for (std::size_t bytes = options.least; bytes <= room;) {
+    const std::size_t count = bytes / sizeof(float);
+    check(*team, kernel, buffer, count);
+    team->meet();  // The direct kernel writes into all buffers: none may be reset early.
+    std::memset(buffer, 0, bytes);
+    const auto call = [&] { kernel->all_reduce(buffer, count); };
+    std::function<void()> touch;
+    if (options.touch) {
+      touch = [&] { std::memset(buffer, 0, bytes); };
+    }
+    print(*team, name + options.label, "all_reduce", bytes, team->measure(call, touch));
+    bytes = bytes < room && bytes * options.factor > room ? room : bytes * options.factor;
+  }
+}
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> parts(1);
+  for (const char c : list) {
+    if (c == ',') {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
+int run(const Options& options) {
+  for (const std::string& name : split(options.kernels)) {
+    const bool crowded = Team(options.ranks, {}).crowded();
+    Team team(options.ranks, waiting(options, crowded));
+    if (name == "barrier") {
+      team.fork();
+      const Times times = team.measure([&] { team.meet(); }, {});
+      print(team, "bare-barrier" + options.label, "barrier", 0, times);
+      team.join();
+      continue;
+    }
+    const std::unique_ptr<Kernel> kernel = make_kernel(name, &team, options.tuning);
+    if (kernel == nullptr) {
+      usage("no such kernel");
+    }
+    team.fork();
+    run_kernel(options, "bare-" + name, &team, kernel.get());
+    team.join();
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace isthmus::limits
+
+int main(int argc, char** argv) {
+  return isthmus::limits::run(isthmus::limits::parse(argc, argv));
+}
