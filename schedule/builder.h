@@ -14,11 +14,13 @@ namespace isthmus {
 // correct if they ran one by one; the builder numbers messages, infers the dependencies from the
 // spans that steps read and write, and bounds the size. Not thread-safe; one use.
 //
-// Inference: a step depends on the latest earlier steps whose spans conflict with its own (read after
-// write, write after read, write after write). Steps that touch mapped spaces keep their order
-// relative to publish() and await(). After gate_output() every write to the output depends on the
-// steps before the gate that received or awaited something: no user byte is written before all
-// signatures were seen.
+// Inference: a step depends on the latest earlier steps whose spans conflict with its own (read
+// after write, write after read, write after write). Steps that touch mapped spaces keep their
+// order relative to publish() and await(), and those keep theirs. The input and the output are
+// taken for the same memory (in place). A signal(), and a publish(), follows every earlier
+// wait_signal() and await(); it does not follow earlier data messages. After gate_output() every
+// write to the output depends on the steps before the gate that received or awaited something: no
+// user byte is written before all signatures were seen.
 class Builder {
  public:
   // Most steps of one rank: 65,536 steps of 48 bytes are 3 MiB; more means a wrong algorithm.
@@ -77,6 +79,11 @@ class Builder {
   void reduce_locals(Place dst, Place src, std::uint32_t begin, std::uint32_t end, bool own_input,
                      bool finish);
 
+  // dst = op over `count` spans of (end - begin) scratch units from `src` on, in that order. With
+  // own < count operand number `own` is taken from the input at mark `begin` instead.
+  void reduce_units(Place dst, Place src, std::uint32_t count, std::uint32_t own,
+                    std::uint32_t begin, std::uint32_t end, bool finish);
+
   void publish(std::uint8_t line, std::uint32_t value);
 
   // Awaits local ranks [first, first + count); this rank itself is skipped.
@@ -100,13 +107,13 @@ class Builder {
 
  private:
   void append(const Step& step);
-  void note_units(const Place& place, const Step& step);
-  void infer();
+  void note_units(const Place& place, const Step& step, std::uint32_t spans);
 
   Schedule schedule_;
   std::vector<std::uint32_t> sent_;      // messages so far to each rank
   std::vector<std::uint32_t> received_;  // and from each rank
   std::size_t gate_ = 0;                 // steps before the output gate; 0 when none
+  std::size_t acquires_ = 0;             // steps so far that received or awaited
   bool overflow_ = false;
   bool unaddressable_ = false;
 };

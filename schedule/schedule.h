@@ -49,8 +49,8 @@ struct Schedule {
   // whose pipelining is in their order. Otherwise steps run as soon as their dependencies have.
   bool in_order = true;
 
-  // Dependencies as compressed rows: step i releases releases[release_begin[i] .. [i + 1]), and waits
-  // for wait_count[i] others. Empty when in_order.
+  // Dependencies as compressed rows: step i releases releases[release_begin[i] .. [i + 1]), and
+  // waits for wait_count[i] others. Empty when in_order.
   std::vector<std::uint32_t> release_begin;
   std::vector<std::uint32_t> releases;
   std::vector<std::uint32_t> wait_count;

@@ -32,7 +32,9 @@ enum class Space : std::uint8_t {
   kStage,    // mapped: staging memory leased for this operation
 };
 
-constexpr bool is_mapped(Space space) { return space >= Space::kLine; }
+constexpr bool is_mapped(Space space) {
+  return space >= Space::kLine;
+}
 
 // Progress lines that a mapped schedule may use. Line 0 is the announcement of the operation: its
 // value is 1, and awaiting it also compares signatures.
@@ -51,9 +53,16 @@ struct Place {
 
 // One step of one rank. Plain data, no pointers: bound to memory only when it runs.
 //   Send/Recv: `peer` is a group rank, `value` the number of the message between the two ranks.
-//   Reduce:    with count > 0 the operands are src of local ranks [src.local, src.local + count), in
-//              that order, this rank's own operand taken from `own_input ? input at begin : src`;
+//   Reduce:    with count > 0 and a mapped src the operands are src of local ranks [src.local,
+//              src.local + count), in that order, this rank's own operand taken from
+//              `own_input ? input at begin : src`;
+//              with count > 0 and src in scratch the operands are the count consecutive spans of
+//              (end - begin) units from src.at on, in that order; own_input takes operand number
+//              src.local from input at begin instead;
 //              with count == 0 the operands are dst, then src.
+//   Copy:      src and dst may be the same bytes (in place): nothing to do then.
+//   Await:     count == 0 waits for nobody: a joint of its dependencies.
+//   Send/Recv without a place (Space::kNone) are signals of 0 bytes.
 //   finish:    the last reduction of these elements: AVG divides here.
 // Marks [begin, end) give the length in the caller's data: 0 bytes where begin == end.
 struct Step {
