@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include "collectives/communicator.h"
+#include "collectives/world.h"
+
+// Ours, by its C++ API. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT come from the environment, or
+// from mpirun or srun. Any failure ends the process.
+class Lib {
+ public:
+  static constexpr bool kAllToAll = false;
+
+  Lib(int*, char***) : world_(checked(isthmus::World::from_launcher())) {}
+
+  int rank() const { return world_->rank(); }
+
+  int size() const { return world_->size(); }
+
+  void barrier() { check(group().barrier()); }
+
+  double max(double x) {
+    check(group().all_reduce(&x, &x, 1, isthmus::DType::kFloat64, isthmus::RedOp::kMax));
+    return x;
+  }
+
+  void all_reduce(float* buffer, std::size_t count) {
+    check(group().all_reduce(buffer, buffer, count, kFloat, isthmus::RedOp::kSum));
+  }
+
+  void all_gather(float* buffer, std::size_t count) {
+    check(group().all_gather(buffer + offset(count), buffer, count, kFloat));
+  }
+
+  float* reduce_scatter(float* buffer, std::size_t count) {
+    float* mine = buffer + offset(count);
+    check(group().reduce_scatter(buffer, mine, count, kFloat, isthmus::RedOp::kSum));
+    return mine;
+  }
+
+  void broadcast(float* buffer, std::size_t count, int root) {
+    check(group().broadcast(buffer, count, kFloat, root));
+  }
+
+ private:
+  static constexpr isthmus::DType kFloat = isthmus::DType::kFloat32;
+
+  [[noreturn]] static void fail(const isthmus::Error& error) {
+    std::fprintf(stderr, "bench: %s\n", error.to_string().c_str());
+    std::exit(1);
+  }
+
+  static void check(const isthmus::Status& status) {
+    if (!status.ok()) {
+      fail(status.error());
+    }
+  }
+
+  template <typename T>
+  static T checked(isthmus::Result<T> result) {
+    if (!result.ok()) {
+      fail(result.error());
+    }
+    return std::move(result).value();
+  }
+
+  isthmus::Communicator& group() { return world_->communicator(); }
+
+  std::size_t offset(std::size_t count) const { return static_cast<std::size_t>(rank()) * count; }
+
+  std::unique_ptr<isthmus::World> world_;
+};
