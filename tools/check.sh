@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# `make check`: everything a change must pass beside `make test`. CI and people call the same.
+#   TIDY=changed|all|off  which files clang-tidy reads (default: changed, and all where CI is set)
+#   STAGES="name..."      runs only these: format layers style env headers clang-tidy asan tsan labs
+#   JOBS                  compilers at once (default 2)
+set -uo pipefail
+cd "$(dirname "$0")/.."
+source tools/stages.sh
+readonly JOBS=${JOBS:-2}
+readonly VENV_PYTHON=.venv/bin/python
+readonly STAGES=${STAGES:-format layers style env headers clang-tidy asan tsan labs}
+if [[ -n ${CI:-} ]]; then
+  readonly TIDY=${TIDY:-all}
+else
+  readonly TIDY=${TIDY:-changed}
+fi
+
+wanted() { [[ " $STAGES " == *" $1 "* ]]; }
+
+configure() {
+  cmake --preset "$1" -Wno-dev > "build/$1.log" 2>&1 || { cat "build/$1.log"; return 1; }
+}
+
+format() {
+  git ls-files -z --cached --others --exclude-standard -- '*.cc' '*.h' \
+    | xargs -0 -r .venv/bin/clang-format --dry-run -Werror
+}
+
+headers() {
+  configure dev && cmake --build --preset dev -j "$JOBS" \
+    --target all_verify_interface_header_sets -- --quiet
+}
+
+clang_tidy() {
+  if [[ $TIDY == off ]]; then
+    echo "TIDY=off"
+    return 77
+  fi
+  configure dev && "$VENV_PYTHON" tools/run_clang_tidy.py --build build/dev --jobs "$JOBS" \
+    --files "$TIDY"
+}
+
+sanitized() {
+  configure "$1" && cmake --build --preset "$1" -j "$JOBS" -- --quiet && ctest --preset "$1"
+}
+
+# A lab needs network namespaces: real root, or root of a user namespace of its own.
+labs() {
+  local reason="" lab
+  local scripts=(tests/labs/*.sh)
+  if [[ ! -e ${scripts[0]} ]]; then
+    return
+  fi
+  if ((EUID != 0)); then
+    reason="not root"
+  elif ! ip netns add isthmus-probe 2> /dev/null; then
+    reason="ip netns is not allowed here"
+  else
+    ip netns del isthmus-probe
+  fi
+  for lab in "${scripts[@]}"; do
+    if [[ -n $reason ]]; then
+      stage "lab $(basename "$lab" .sh)" skip_lab "$reason"
+    else
+      stage "lab $(basename "$lab" .sh)" timeout --kill-after=10 300 bash "$lab"
+    fi
+  done
+}
+
+skip_lab() {
+  echo "skipped: $1"
+  return 77
+}
+
+mkdir -p build
+wanted format && stage "format" format
+wanted layers && stage "layers" "$VENV_PYTHON" tools/check_layers.py
+wanted style && stage "style" "$VENV_PYTHON" tools/tidy.py
+wanted env && stage "docs/env.md" "$VENV_PYTHON" tools/env_docs.py --check
+wanted headers && stage "headers compile alone" headers
+wanted clang-tidy && stage "clang-tidy ($TIDY)" clang_tidy
+wanted asan && stage "address and undefined-behaviour sanitizers" sanitized asan
+wanted tsan && stage "thread sanitizer" sanitized tsan
+wanted labs && labs
+summary check
