@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "base/result.h"
+#include "schedule/builder.h"
+#include "schedule/schedule.h"
+#include "topology/topology.h"
+
+namespace isthmus {
+
+// How an algorithm cuts the data and how far it runs ahead. Part of a schedule's identity: all
+// ranks of a group use the same.
+struct Tuning {
+  // Pieces that the pipeline handles one after another: of the whole data (all_reduce, broadcast)
+  // or of each rank's block (all_gather, reduce_scatter: a power of two).
+  std::uint32_t pieces = 1;
+  std::uint32_t slots = 1;  // staged pieces a rank may have in flight
+  std::uint32_t lead = 0;   // pieces staged ahead of the one being read; below slots
+
+  bool operator==(const Tuning&) const = default;
+};
+
+// What is known of the data when an algorithm is chosen.
+struct Payload {
+  std::size_t bytes = 0;  // the whole data, or one rank's block: as Geometry takes it
+  bool rounds = false;    // reducing rounds to 16 bits: at most once per level then
+};
+
+// Sizes are handled by class: every size of a class has the same algorithm, tuning and schedule.
+// Class 0 ends at the payload of an announcement line, the others at 64 x 2^k bytes.
+std::uint32_t size_class(std::size_t bytes);
+std::size_t size_class_bytes(std::uint32_t size_class);
+
+// One rank's question for its steps.
+struct Request {
+  const Topology& topology;
+  std::uint32_t rank = 0;
+  std::uint32_t root = 0;
+  Tuning tuning;
+};
+
+// One row of the table of algorithms: pure functions, same answer on every rank.
+struct Algorithm {
+  std::string_view name;
+  OpKind op = OpKind::kBarrier;
+  std::string_view text;  // one line for `isthmus schedule list`
+
+  // Whether it is correct for the payload's whole size class.
+  bool (*applicable)(const Topology& topology, const Payload& payload);
+
+  // The tuning for the payload's size class.
+  Tuning (*tune)(const Topology& topology, const Payload& payload);
+
+  // Estimated time by alpha, beta and gamma; schedule/cost.h computes it exactly.
+  double (*cost_us)(const Topology& topology, const Payload& payload);
+
+  Result<Schedule> (*build)(const Request& request);
+};
+
+// All algorithms, in an order in which equal costs prefer the earlier.
+std::span<const Algorithm> algorithms();
+
+// Null when there is none of this name for the operation.
+const Algorithm* find_algorithm(OpKind op, std::string_view name);
+
+// For algorithms: a Builder for the request's rank. With `mapped` its locals are the ranks of its
+// node, else it has none but itself.
+Builder start_schedule(const Request& request, OpKind op, std::string_view name,
+                       const Partition& partition, bool mapped);
+
+// Pieces of about `piece_bytes` for the payload's size class, 1 to `most`; a power of two.
+std::uint32_t pieces_of(std::size_t bytes, std::size_t piece_bytes, std::uint32_t most);
+
+}  // namespace isthmus

@@ -1,0 +1,131 @@
+#include "collectives/algorithms/mapped.h"
+
+namespace isthmus {
+
+namespace {
+
+constexpr std::uint8_t kStaged = 1;
+constexpr std::uint8_t kRead = 2;
+
+std::uint32_t log2_of(std::uint32_t power) {
+  std::uint32_t result = 0;
+  while ((1U << result) < power) {
+    ++result;
+  }
+  return result;
+}
+
+Builder start_ranked(const Request& request, OpKind op, std::string_view name) {
+  const auto ranks = static_cast<std::uint32_t>(request.topology.ranks());
+  Builder b =
+      start_schedule(request, op, name, {true, ranks, log2_of(request.tuning.pieces)}, true);
+  b.in_order();
+  return b;
+}
+
+// Copies piece `piece` of every rank's block from `place` of its owner, the nearest owner first;
+// this rank's own from its input.
+void gather_piece(Builder& b, Place place, std::uint32_t piece, std::uint32_t pieces) {
+  for (std::uint32_t step = 0; step < b.locals(); ++step) {
+    const std::uint32_t owner = (b.local() + step) % b.locals();
+    const std::uint32_t mark = owner * pieces + piece;
+    const Place src = step == 0 ? Builder::input(piece) : Builder::of_local(place, owner);
+    b.copy(Builder::output(mark), src, mark, mark + 1);
+  }
+}
+
+Result<Schedule> gather_shown(Builder& b, Place place) {
+  b.copy(place, Builder::input(0), 0, 1);
+  b.publish(kAnnounceLine, 1);
+  b.await_all(kAnnounceLine, 1);
+  gather_piece(b, place, 0, 1);
+  return b.build();
+}
+
+}  // namespace
+
+Result<Schedule> line_all_gather(const Request& request) {
+  Builder b = start_ranked(request, OpKind::kAllGather, "line_all_gather");
+  return gather_shown(b, b.line());
+}
+
+Result<Schedule> slot_all_gather(const Request& request) {
+  Builder b = start_ranked(request, OpKind::kAllGather, "slot_all_gather");
+  return gather_shown(b, b.slot(0));
+}
+
+Result<Schedule> staged_all_gather(const Request& request) {
+  const std::uint32_t pieces = request.tuning.pieces;
+  const std::uint32_t slots = request.tuning.slots;
+  Builder b = start_ranked(request, OpKind::kAllGather, "staged_all_gather");
+
+  const auto stage_piece = [&](std::uint32_t piece) {
+    if (piece >= slots) {
+      b.await_all(kRead, piece - slots + 1);
+    }
+    b.copy(b.stage(piece % slots), Builder::input(piece), piece, piece + 1);
+    b.publish(piece == 0 ? kAnnounceLine : kStaged, piece + 1);
+  };
+
+  std::uint32_t staged = 0;
+  for (std::uint32_t piece = 0; piece < pieces; ++piece) {
+    for (; staged < pieces && staged <= piece + request.tuning.lead; ++staged) {
+      stage_piece(staged);
+    }
+    b.await_all(piece == 0 ? kAnnounceLine : kStaged, piece + 1);
+    gather_piece(b, b.stage(piece % slots), piece, pieces);
+    if (piece + slots < pieces) {
+      b.publish(kRead, piece + 1);
+    }
+  }
+  return b.build();
+}
+
+Result<Schedule> slot_reduce_scatter(const Request& request) {
+  Builder b = start_ranked(request, OpKind::kReduceScatter, "slot_reduce_scatter");
+  for (std::uint32_t block = 0; block < b.ranks(); ++block) {
+    if (block != b.local()) {
+      b.copy(b.slot(block), Builder::input(block), block, block + 1);
+    }
+  }
+  b.publish(kAnnounceLine, 1);
+  b.await_all(kAnnounceLine, 1);
+  b.reduce_locals(Builder::output(0), b.slot(b.local()), b.local(), b.local() + 1, true, true);
+  return b.build();
+}
+
+Result<Schedule> staged_reduce_scatter(const Request& request) {
+  const std::uint32_t pieces = request.tuning.pieces;
+  const std::uint32_t slots = request.tuning.slots;
+  Builder b = start_ranked(request, OpKind::kReduceScatter, "staged_reduce_scatter");
+
+  // Staging unit `block` of a slot holds this rank's operand for that rank.
+  const auto stage_piece = [&](std::uint32_t piece) {
+    if (piece >= slots) {
+      b.await_all(kRead, piece - slots + 1);
+    }
+    for (std::uint32_t step = 1; step < b.ranks(); ++step) {
+      const std::uint32_t block = (b.local() + step) % b.ranks();
+      const std::uint32_t mark = block * pieces + piece;
+      b.copy(b.stage(piece % slots * b.ranks() + block), Builder::input(mark), mark, mark + 1);
+    }
+    b.publish(piece == 0 ? kAnnounceLine : kStaged, piece + 1);
+  };
+
+  std::uint32_t staged = 0;
+  for (std::uint32_t piece = 0; piece < pieces; ++piece) {
+    for (; staged < pieces && staged <= piece + request.tuning.lead; ++staged) {
+      stage_piece(staged);
+    }
+    b.await_all(piece == 0 ? kAnnounceLine : kStaged, piece + 1);
+    const std::uint32_t own = b.local() * pieces + piece;
+    b.reduce_locals(Builder::output(piece), b.stage(piece % slots * b.ranks() + b.local()), own,
+                    own + 1, true, true);
+    if (piece + slots < pieces) {
+      b.publish(kRead, piece + 1);
+    }
+  }
+  return b.build();
+}
+
+}  // namespace isthmus
