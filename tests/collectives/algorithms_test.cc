@@ -73,8 +73,8 @@ TEST(AlgorithmsTest, ComputeTheirOperation) {
       for (const Tuning& tuning : tunings()) {
         for (int root = 0; root < topology.ranks(); ++root) {
           if ((root == 0 || algorithm.op == OpKind::kBroadcast) &&
-              algorithm.applicable(topology, {0, true})) {
-            const bool at_once = algorithm.tune(topology, {1 << 20, true}) == Tuning{};
+              algorithm.applicable(topology, {0, false})) {
+            const bool at_once = algorithm.tune(topology, {1 << 24, false}) == Tuning{};
             check(algorithm, topology, static_cast<std::uint32_t>(root),
                   at_once ? Tuning{} : tuning);
           }

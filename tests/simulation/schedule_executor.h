@@ -68,7 +68,7 @@ class ScheduleExecutor {
           break;
         }
       }
-      if (!moved) {
+      if (!moved && !std::exchange(delayed_, false)) {
         why_ = "no step can go on";
         return false;
       }
@@ -354,7 +354,8 @@ class ScheduleExecutor {
     }
     if (!m.data.has_value()) {
       if (random_() % 2 == 0) {
-        return false;  // the wire is slow: it reads the span later
+        delayed_ = true;  // the wire is slow: it reads the span later
+        return false;
       }
       m.data = take(r, step.src, length);
     }
@@ -375,8 +376,11 @@ class ScheduleExecutor {
     }
     if (!why_.empty() || !m.sent || !m.data.has_value()) {
       // A slow wire may read the sender's span as late as now.
-      if (m.sent && why_.empty() && random_() % 2 == 0) {
-        m.data = take(step.peer, schedules_[step.peer].steps[m.send_step].src, m.end - m.begin);
+      if (m.sent && why_.empty()) {
+        delayed_ = true;
+        if (random_() % 2 == 0) {
+          m.data = take(step.peer, schedules_[step.peer].steps[m.send_step].src, m.end - m.begin);
+        }
       }
       return false;
     }
@@ -469,6 +473,7 @@ class ScheduleExecutor {
   std::mt19937_64 random_;
   std::vector<Rank> ranks_;
   std::map<std::tuple<std::size_t, std::size_t, std::uint32_t>, Message> messages_;
+  bool delayed_ = false;
   std::string why_;
 };
 

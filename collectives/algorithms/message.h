@@ -1,0 +1,44 @@
+#pragma once
+
+#include "collectives/algorithms/algorithm.h"
+
+namespace isthmus {
+
+// Collectives by messages alone, for any placement of ranks. No write of a user's output starts
+// before every other rank's start is known (broadcast: the root's): through the data itself, or
+// where data comes too early for that, through a dissemination of signals and
+// Builder::gate_output().
+//
+// Sums that must round at most once (16-bit floats) take the direct ones, which combine all
+// operands in one Reduce; the others combine two at a time.
+
+// log2(P) exchanges of the whole data; ranks beyond a power of two fold theirs in first.
+Result<Schedule> doubling_all_reduce(const Request& request);
+
+// Everyone sends everything to everyone: one step, few bytes.
+Result<Schedule> gather_all_reduce(const Request& request);
+
+// Reduce-scatter, then all-gather, each to all peers at once.
+Result<Schedule> direct_all_reduce(const Request& request);
+
+// Reduce-scatter, then all-gather, around a ring, in `pieces` segments.
+Result<Schedule> ring_all_reduce(const Request& request);
+
+Result<Schedule> ring_reduce_scatter(const Request& request);
+Result<Schedule> direct_reduce_scatter(const Request& request);
+
+Result<Schedule> ring_all_gather(const Request& request);
+Result<Schedule> direct_all_gather(const Request& request);
+
+// log2(P) rounds, each doubling the blocks that a rank holds.
+Result<Schedule> doubling_all_gather(const Request& request);
+
+Result<Schedule> tree_broadcast(const Request& request);
+Result<Schedule> chain_broadcast(const Request& request);
+
+Result<Schedule> dissemination_barrier(const Request& request);
+
+// Signals after which this rank knows that every rank of the group has started.
+void disseminate(Builder& b);
+
+}  // namespace isthmus
