@@ -5,7 +5,7 @@ The one source of truth is DEPS of isthmus_module() in each folder's CMakeLists.
   - a module includes itself and the modules of its DEPS, nothing else of the tree; DEPS have no
     cycle;
   - a transport backend (transport/<backend>/) includes no sibling backend;
-  - collectives/algorithms/ includes schedule/, base/ and itself only;
+  - collectives/algorithms/ includes schedule/, topology/, base/ and itself only;
   - plugins/<host>/ includes modules, its own folder and no sibling plug-in, unless it declares
     DEPS itself;
   - tests/, perf/, tools/ and examples/ may include everything, but nobody includes them;
@@ -22,7 +22,7 @@ import repo_files
 
 FREE_FOLDERS = ("tests", "perf", "tools", "examples")
 ALGORITHMS = "collectives/algorithms"
-ALGORITHMS_MAY = ("schedule", "base", ALGORITHMS)
+ALGORITHMS_MAY = ("schedule", "topology", "base", ALGORITHMS)
 MODULE = re.compile(r"\bisthmus_module\s*\(\s*(\w+)([^)]*)\)")
 KEYWORD = re.compile(r"DEPS|THIRD_PARTY|SUBDIRS")
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
