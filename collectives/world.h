@@ -17,9 +17,9 @@ namespace isthmus {
 struct WorldOptions {
   int rank = 0;
   int size = 1;
-  int local_size = 0;       // ranks on this machine, 0 unknown: decides whether waits may spin
   std::string incarnation;  // in every rendezvous key: restart count and a nonce that all ranks share
   std::int64_t timeout_ms = -1;  // default limit of operations; -1: ISTHMUS_TIMEOUT_S
+  std::string node_id;           // as ISTHMUS_NODE_ID, for ranks as threads; empty: that variable
 };
 
 // RANK, WORLD_SIZE, LOCAL_WORLD_SIZE or the variables of Open MPI (OMPI_COMM_WORLD_*), PMI and Slurm.
@@ -46,7 +46,7 @@ class ISTHMUS_API World {
   int rank() const;
   int size() const;
 
-  // The group of all ranks; lives as long as the world.
+  // The group of all ranks; lives as long as the world. Groups from new_group() may outlive it.
   Communicator& communicator();
 
   // A group of some ranks, made by its members only; no store, no traffic with others. `name` must be
@@ -65,10 +65,14 @@ class ISTHMUS_API World {
   static void set_lane_hook(LaneHook hook);
 
  private:
+  friend class Communicator;
   class Impl;
-  explicit World(std::unique_ptr<Impl> impl);
+  explicit World(std::shared_ptr<Impl> impl);
 
-  std::unique_ptr<Impl> impl_;
+  // Owns something for as long as the world lives.
+  void keep(std::shared_ptr<void> object);
+
+  std::shared_ptr<Impl> impl_;  // shared with the groups made, which may outlive the World
 };
 
 }  // namespace isthmus

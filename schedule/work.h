@@ -40,8 +40,8 @@ class ISTHMUS_API Work : public std::enable_shared_from_this<Work> {
   // false ends the wait with kAborted.
   Status wait(Deadline deadline, const std::function<bool()>& keep_waiting = {});
 
-  // Runs `callback` once the work is done, on a completion lane (see schedule/lanes.h), or at once on
-  // this thread when it is done already.
+  // Runs `callback` once the work is done: on a completion lane (see schedule/lanes.h), or at once on
+  // this thread when the lane has taken the work's callbacks already.
   void on_done(std::function<void()> callback);
 
   std::uint32_t sequence() const { return sequence_; }
@@ -55,23 +55,30 @@ class ISTHMUS_API Work : public std::enable_shared_from_this<Work> {
     lane_ = lane;
   }
 
-  // Engine only, once: sets the outcome and wakes waiters. Callbacks go to the lanes.
+  // Engine only, once: sets the outcome. Callbacks go to the lanes.
   void finish(std::optional<Error> error);
+
+  // Names the group and lane whose completion order this work keeps.
+  std::uint64_t stream() const { return stream_; }
+
+  // Lanes only, after finish(), in the order of the stream. hand_over() is false, and the work closed to
+  // the lane, when it has no callbacks; else take_callbacks() follows on the lane.
+  bool hand_over();
+  std::vector<std::function<void()>> take_callbacks();
 
  private:
   static constexpr std::uint32_t kRunning = 0;
   static constexpr std::uint32_t kSucceeded = 1;
   static constexpr std::uint32_t kFailed = 2;
 
-  friend class Lanes;
-
   Engine* engine_;  // outlives every running work
-  std::atomic<std::uint32_t> state_{kRunning};  // also the futex that waiters sleep on
+  std::atomic<std::uint32_t> state_{kRunning};
   std::uint32_t sequence_ = 0;
   std::uint64_t stream_ = 0;  // completion order is kept within a stream: (group, lane)
   int lane_ = 0;
   std::optional<Error> error_;  // written before state_ becomes kFailed
   std::mutex callbacks_mutex_;
+  bool handed_over_ = false;
   std::vector<std::function<void()>> callbacks_;
 };
 

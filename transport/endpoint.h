@@ -54,6 +54,7 @@ struct Completion {
   bool is_recv = false;
   std::size_t bytes = 0;   // moved
   OperationInfo peer_info; // of a receive: what the sender said
+  std::uint64_t peer_bytes = 0;  // of kMismatch, where known: size of the other side's message
 };
 
 // A tagged message lane to one peer rank. Messages with different tags are not ordered. Never blocks.
@@ -86,7 +87,13 @@ class Endpoint {
 
 // A notice between ranks that is not data: "operation refused", "rank died", "I leave".
 struct Notice {
-  enum class Kind : std::uint8_t { kRefused, kDead, kGoodbye, kAborted };
+  enum class Kind : std::uint8_t {
+    kRefused = 1,  // `sequence` was refused; the group goes on
+    kDead = 2,     // `culprit` died; the group is over
+    kGoodbye = 3,  // the sender leaves
+    kAborted = 4,  // the group is over for the reason in `text`
+    kWaiting = 5,  // the sender waits for `culprit` in `sequence`, and has for long
+  };
 
   Kind kind = Kind::kGoodbye;
   std::uint32_t group = 0;

@@ -65,6 +65,9 @@ class ShmNode {
 
   void drain_bell() const;
 
+  // Wakes this rank's own sleepers. Any thread.
+  void ring_self() const;
+
   // Descriptors that become readable at a peer's death.
   void wait_descriptors(std::vector<int>* fds) const;
 

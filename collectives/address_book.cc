@@ -1,0 +1,178 @@
+#include "collectives/address_book.h"
+
+#include <charconv>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace isthmus {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kFailed = "failed: ";
+
+std::string to_hex(const std::vector<std::byte>& bytes) {
+  std::string text;
+  for (const std::byte byte : bytes) {
+    text += fmt::format("{:02x}", static_cast<unsigned>(byte));
+  }
+  return text;
+}
+
+Result<std::vector<std::byte>> from_hex(const std::string& text) {
+  std::vector<std::byte> bytes;
+  for (std::size_t i = 0; i + 1 < text.size(); i += 2) {
+    unsigned value = 0;
+    const auto [end, failure] = std::from_chars(text.data() + i, text.data() + i + 2, value, 16);
+    if (failure != std::errc() || end != text.data() + i + 2) {
+      return Error{.code = Code::kProtocol, .message = "an address is not hexadecimal"};
+    }
+    bytes.push_back(static_cast<std::byte>(value));
+  }
+  return bytes;
+}
+
+std::string card_key(const std::string& prefix, int rank) {
+  return fmt::format("{}card/{}", prefix, rank);
+}
+
+// Rank 0: collects all cards and checks that they agree.
+Result<std::string> collect(const RankCard& mine, int ranks, Rendezvous& store,
+                            const std::string& prefix, Deadline deadline) {
+  json table = json::array();
+  for (int rank = 0; rank < ranks; ++rank) {
+    Result<std::string> text = rank == mine.rank ? Result<std::string>(mine.to_json())
+                                                 : store.get(card_key(prefix, rank), deadline);
+    if (!text.ok()) {
+      Error error = text.error();
+      error.culprit = rank;
+      error.message = fmt::format("rank {} of {} did not come to the rendezvous in time ({})", rank,
+                                  ranks, text.error().message);
+      return error;
+    }
+    ISTHMUS_ASSIGN(const RankCard card, RankCard::from_json(*text));
+    if (card.version != mine.version) {
+      return Error{.code = Code::kProtocol,
+                   .culprit = rank,
+                   .message = fmt::format("rank {} runs isthmus {}, rank {} runs {}: install the same "
+                                          "version everywhere",
+                                          rank, card.version, mine.rank, mine.version)};
+    }
+    if (card.config_hash != mine.config_hash) {
+      return Error{.code = Code::kMismatch,
+                   .culprit = rank,
+                   .message = fmt::format("rank {} and rank {} have different ISTHMUS_ALGO, "
+                                          "ISTHMUS_STAGING_MB or ISTHMUS_SHM: export the same values "
+                                          "to all ranks",
+                                          rank, mine.rank)};
+    }
+    table.push_back(*text);
+  }
+  return table.dump();
+}
+
+}  // namespace
+
+std::string RankCard::to_json() const {
+  json mask = json::array();
+  for (std::size_t i = 0; i < processors.size(); ++i) {
+    if (processors.test(i)) {
+      mask.push_back(i);
+    }
+  }
+  // 64-bit values travel as text: JSON numbers are doubles to some readers.
+  const json card = {{"rank", rank},
+                     {"version", version},
+                     {"config", fmt::format("{}", config_hash)},
+                     {"boot", node.boot_id},
+                     {"net", fmt::format("{}", node.network_namespace)},
+                     {"ipc", fmt::format("{}", node.ipc_namespace)},
+                     {"user", node.user},
+                     {"node", node.override_id},
+                     {"shm", node.shared_memory},
+                     {"socket", shared_memory.socket_name},
+                     {"token", fmt::format("{}", shared_memory.token)},
+                     {"tcp", to_hex(tcp)},
+                     {"cpus", mask}};
+  return card.dump();
+}
+
+Result<RankCard> RankCard::from_json(std::string_view text) {
+  const Error malformed{.code = Code::kProtocol,
+                        .message = "a rank's card in the rendezvous is malformed: does another "
+                                   "program use the same store and prefix?"};
+  const json card = json::parse(text, nullptr, false);
+  if (!card.is_object()) {
+    return malformed;
+  }
+  RankCard out;
+  const auto number = [&](const char* key) -> std::uint64_t {
+    const std::string digits = card.value(key, "");
+    std::uint64_t value = 0;
+    std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    return value;
+  };
+  try {
+    out.rank = card.at("rank").get<int>();
+    out.version = card.at("version").get<std::string>();
+    out.config_hash = number("config");
+    out.node.boot_id = card.at("boot").get<std::string>();
+    out.node.network_namespace = number("net");
+    out.node.ipc_namespace = number("ipc");
+    out.node.user = card.at("user").get<std::uint32_t>();
+    out.node.override_id = card.at("node").get<std::string>();
+    out.node.shared_memory = card.at("shm").get<bool>();
+    out.shared_memory = {.rank = out.rank,
+                         .socket_name = card.at("socket").get<std::string>(),
+                         .token = number("token")};
+    ISTHMUS_ASSIGN(out.tcp, from_hex(card.at("tcp").get<std::string>()));
+    for (const json& cpu : card.at("cpus")) {
+      if (const auto index = cpu.get<std::size_t>(); index < out.processors.size()) {
+        out.processors.set(index);
+      }
+    }
+  } catch (const json::exception&) {
+    return malformed;
+  }
+  return out;
+}
+
+Result<std::vector<RankCard>> exchange_cards(const RankCard& mine, int ranks, Rendezvous& store,
+                                             const std::string& prefix, Deadline deadline) {
+  const std::string table_key = prefix + "table";
+  std::string table;
+  if (mine.rank == 0) {
+    const Result<std::string> collected = collect(mine, ranks, store, prefix, deadline);
+    if (!collected.ok()) {
+      // Best effort: without it the others time out by themselves.
+      [[maybe_unused]] const Status told =
+          store.set(table_key, std::string(kFailed) + collected.error().message);
+      return collected.error();
+    }
+    table = *collected;
+    ISTHMUS_TRY(store.set(table_key, table));
+  } else {
+    ISTHMUS_TRY(store.set(card_key(prefix, mine.rank), mine.to_json()));
+    ISTHMUS_ASSIGN(table, store.get(table_key, deadline));
+    if (table.starts_with(kFailed)) {
+      return Error{.code = Code::kTimeout,
+                   .message = "rank 0 reports: " + table.substr(kFailed.size())};
+    }
+  }
+  std::vector<RankCard> cards;
+  const json parsed = json::parse(table, nullptr, false);
+  for (const json& text : parsed) {
+    ISTHMUS_ASSIGN(RankCard card,
+                   RankCard::from_json(text.is_string() ? text.get<std::string>() : std::string()));
+    cards.push_back(std::move(card));
+  }
+  if (cards.size() != static_cast<std::size_t>(ranks)) {
+    return Error{.code = Code::kProtocol,
+                 .message = fmt::format("the rendezvous lists {} ranks, expected {}", cards.size(),
+                                        ranks)};
+  }
+  return cards;
+}
+
+}  // namespace isthmus

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <bitset>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "transport/rendezvous.h"
+#include "transport/shm/node_identity.h"
+#include "transport/shm/shm_node.h"
+
+namespace isthmus {
+
+// Most processors that a rank's mask may name.
+inline constexpr std::size_t kProcessorsMax = 4096;
+
+// What a rank tells all others at the start.
+struct RankCard {
+  int rank = -1;
+  std::string version;            // of isthmus: must be equal
+  std::uint64_t config_hash = 0;  // of the variables that change schedules: must be equal
+  NodeIdentity node;
+  ShmNode::LocalPeer shared_memory;
+  std::vector<std::byte> tcp;
+  std::bitset<kProcessorsMax> processors;  // it may run on
+
+  std::string to_json() const;
+  static Result<RankCard> from_json(std::string_view text);
+};
+
+// The one exchange of a world: every rank sets its card, rank 0 sets the table of all cards, or the
+// reason why there is none, which every rank then returns. Two store operations a rank, O(ranks) on
+// rank 0. Afterwards the store is not needed.
+Result<std::vector<RankCard>> exchange_cards(const RankCard& mine, int ranks, Rendezvous& store,
+                                             const std::string& prefix, Deadline deadline);
+
+}  // namespace isthmus

@@ -1,0 +1,248 @@
+#include "collectives/group.h"
+
+#include <cstring>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "base/env.h"
+#include "base/fork.h"
+#include "base/hash.h"
+#include "collectives/select.h"
+
+namespace isthmus {
+namespace {
+
+bool reduces(OpKind op) { return op == OpKind::kAllReduce || op == OpKind::kReduceScatter; }
+
+std::uint64_t plan_key(const Call& call, std::size_t bytes) {
+  // All sizes of a class run the same schedule.
+  return std::uint64_t{size_class(bytes)} | (static_cast<std::uint64_t>(call.op) << 8) |
+         (static_cast<std::uint64_t>(call.dtype) << 16) |
+         (static_cast<std::uint64_t>(call.red_op) << 24) |
+         (static_cast<std::uint64_t>(call.root) << 32) | (1ULL << 63);
+}
+
+std::uint32_t signature_of(const Call& call) {
+  const std::uint64_t what = static_cast<std::uint64_t>(call.op) |
+                             (static_cast<std::uint64_t>(call.dtype) << 8) |
+                             (static_cast<std::uint64_t>(call.red_op) << 16) |
+                             (static_cast<std::uint64_t>(call.root) << 24);
+  return static_cast<std::uint32_t>(mix64(mix64(what) ^ call.count));
+}
+
+Error forked_error() {
+  return Error{.code = Code::kUnsupported,
+               .message = "this process was forked from one that uses isthmus: its groups belong to "
+                          "the parent; start processes with spawn, or initialise after the fork"};
+}
+
+}  // namespace
+
+Group::~Group() {
+  engine_.remove_channel(&channel_, Error{.code = Code::kAborted,
+                                          .culprit = channel_.world_rank(),
+                                          .message = "this rank destroyed the group"});
+}
+
+Status Group::check(const Call& call) const {
+  if (forked_child()) [[unlikely]] {
+    return forked_error();
+  }
+  if (call.op == OpKind::kBarrier) {
+    return {};
+  }
+  const auto refuse = [&](std::string why) {
+    return Error{.code = Code::kInvalidArgument,
+                 .culprit = channel_.world_rank(),
+                 .message = fmt::format("rank {}: {} in group '{}': {}", channel_.world_rank(),
+                                        op_kind_name(call.op), channel_.name, why)};
+  };
+  if (call.root >= channel_.ranks()) {
+    return refuse(fmt::format("root {} is not a rank of a group of {}", call.root, channel_.ranks()));
+  }
+  if (reduces(call.op) && call.dtype == DType::kByte) {
+    return refuse(fmt::format("{} of {} has no kernel", red_op_name(call.red_op),
+                              dtype_name(call.dtype)));
+  }
+  if (call.count > std::numeric_limits<std::size_t>::max() / (dtype_bytes(call.dtype) *
+                                                              channel_.ranks())) {
+    return refuse(fmt::format("{} elements overflow the address space", call.count));
+  }
+  if (call.count != 0 && (call.output == nullptr || call.input == nullptr)) {
+    return refuse("a buffer is null");
+  }
+  return {};
+}
+
+// A group of one: the reduction of one operand is a copy.
+Status Group::run_alone(const Call& call) const {
+  const std::size_t bytes = call.count * dtype_bytes(call.dtype);
+  if (call.op != OpKind::kBarrier && bytes != 0 && call.input != call.output) {
+    std::memmove(call.output, call.input, bytes);
+  }
+  return {};
+}
+
+Result<std::shared_ptr<const Plan>> Group::build_plan(const Call& call, std::size_t bytes) const {
+  const bool half = call.dtype == DType::kFloat16 || call.dtype == DType::kBFloat16;
+  const Payload payload{.bytes = bytes, .rounds = half && reduces(call.op)};
+  ISTHMUS_ASSIGN(const Choice choice,
+                 select_algorithm(topology_, call.op, payload, env().ALGO));
+  ISTHMUS_ASSIGN(Schedule schedule, choice.algorithm->build({.topology = topology_,
+                                                             .rank = channel_.rank,
+                                                             .root = call.root,
+                                                             .tuning = choice.tuning}));
+  auto plan = std::make_shared<Plan>();
+  plan->schedule = std::move(schedule);
+  plan->reduce = reduces(call.op) ? reduce_kernel(call.dtype, call.red_op) : nullptr;
+  plan->divisor =
+      call.red_op == RedOp::kAvg ? static_cast<std::int32_t>(channel_.ranks()) : 1;
+  return std::shared_ptr<const Plan>(std::move(plan));
+}
+
+Result<const Plan*> Group::find_plan(const Call& call, std::size_t bytes) {
+  const std::uint64_t key = plan_key(call, bytes);
+  if (key == last_key_) {
+    return last_plan_;
+  }
+  const auto found = index_.find(key);
+  if (found != index_.end()) {
+    plans_.splice(plans_.begin(), plans_, found->second);
+  } else {
+    ISTHMUS_ASSIGN(std::shared_ptr<const Plan> plan, build_plan(call, bytes));
+    plans_.push_front({.key = key, .plan = std::move(plan)});
+    index_[key] = plans_.begin();
+    if (plans_.size() > kPlansMax && plans_.back().plan->borrowed == 0) {
+      index_.erase(plans_.back().key);
+      plans_.pop_back();
+    }
+  }
+  last_key_ = key;
+  last_plan_ = plans_.front().plan.get();
+  return last_plan_;
+}
+
+void Group::bind(const Call& call, std::size_t bytes, const CallOptions& options, Run* run) const {
+  run->info.signature = signature_of(call);
+  run->info.kind = static_cast<std::uint8_t>(call.op);
+  run->info.dtype = static_cast<std::uint8_t>(call.dtype);
+  run->info.red_op = static_cast<std::uint8_t>(call.red_op);
+  run->info.root = call.root;
+  run->info.count = call.count;
+  run->input = static_cast<const std::byte*>(call.input);
+  run->output = static_cast<std::byte*>(call.output);
+  run->geometry = Geometry(run->plan->schedule.partition, bytes);
+  run->timeout_ms = options.timeout_ms >= 0 ? options.timeout_ms
+                                            : channel_.timeout_ms.load(std::memory_order_relaxed);
+}
+
+Status Group::run(const Call& call, const CallOptions& options) {
+  ISTHMUS_TRY(check(call));
+  const std::size_t bytes = call.count * dtype_bytes(call.dtype);
+  const BatonGuard guard(engine_.baton());
+  if (channel_.ranks() == 1) {
+    ++channel_.next_sequence;
+    channel_.issued.fetch_add(1, std::memory_order_relaxed);
+    return channel_.failure == nullptr ? run_alone(call) : Status(*channel_.failure);
+  }
+  Run run;
+  ISTHMUS_ASSIGN(run.plan, find_plan(call, bytes));
+  run.channel = &channel_;
+  bind(call, bytes, options, &run);
+  // A synchronous run borrows its plan from the cache: other threads may use the cache while it waits.
+  ++run.plan->borrowed;
+  Status status = engine_.execute(run);
+  --run.plan->borrowed;
+  return status;
+}
+
+Result<WorkRef> Group::start(const Call& call, const CallOptions& options) {
+  ISTHMUS_TRY(check(call));
+  const std::size_t bytes = call.count * dtype_bytes(call.dtype);
+  const BatonGuard guard(engine_.baton());
+  auto work = std::make_shared<Work>(&engine_);
+  if (channel_.ranks() == 1) {
+    if (channel_.failure != nullptr) {
+      return *channel_.failure;
+    }
+    work->set_identity(channel_.next_sequence++, channel_.key, Lanes::current_depth());
+    channel_.issued.fetch_add(1, std::memory_order_relaxed);
+    ISTHMUS_TRY(run_alone(call));
+    engine_.lanes().issued(work);
+    work->finish(std::nullopt);
+    engine_.lanes().done(work);
+    return work;
+  }
+  auto run = std::make_unique<Run>();
+  ISTHMUS_ASSIGN(run->plan, find_plan(call, bytes));
+  run->keep = plans_.front().plan;
+  run->channel = &channel_;
+  run->work = work;
+  bind(call, bytes, options, run.get());
+  ISTHMUS_TRY(engine_.start(std::move(run)));
+  return work;
+}
+
+Result<WorkRef> Group::start_transfer(const void* data, void* into, std::size_t bytes, int peer,
+                                      std::uint32_t tag, bool is_recv, const CallOptions& options) {
+  if (forked_child()) {
+    return forked_error();
+  }
+  if (peer < 0 || static_cast<std::uint32_t>(peer) >= channel_.ranks() ||
+      static_cast<std::uint32_t>(peer) == channel_.rank) {
+    return Error{.code = Code::kInvalidArgument,
+                 .culprit = channel_.world_rank(),
+                 .message = fmt::format("rank {}: {} names rank {}, expected another rank of the {} in "
+                                        "group '{}'",
+                                        channel_.world_rank(), is_recv ? "recv" : "send", peer,
+                                        channel_.ranks(), channel_.name)};
+  }
+  auto transfer = std::make_unique<Engine::Transfer>();
+  auto work = std::make_shared<Work>(&engine_);
+  transfer->channel = &channel_;
+  transfer->peer = static_cast<std::uint32_t>(peer);
+  transfer->is_recv = is_recv;
+  transfer->data = {static_cast<const std::byte*>(data), bytes};
+  transfer->into = {static_cast<std::byte*>(into), bytes};
+  transfer->info.kind = static_cast<std::uint8_t>(is_recv ? OpKind::kRecv : OpKind::kSend);
+  transfer->info.dtype = static_cast<std::uint8_t>(DType::kByte);
+  transfer->info.count = bytes;
+  transfer->timeout_ms = options.timeout_ms >= 0
+                             ? options.timeout_ms
+                             : channel_.timeout_ms.load(std::memory_order_relaxed);
+  transfer->work = work;
+  {
+    // The n-th transfer of a tag in a direction meets the n-th of the other side.
+    const BatonGuard guard(engine_.baton());
+    const std::uint64_t lane = (static_cast<std::uint64_t>(tag) << 32) |
+                               (static_cast<std::uint64_t>(peer) << 1) | (is_recv ? 1U : 0U);
+    transfer->tag = {.operation = make_operation(channel_.id(), tag, true),
+                     .message = transfers_[lane]++};
+  }
+  ISTHMUS_TRY(engine_.start_transfer(std::move(transfer)));
+  return work;
+}
+
+void Group::abort(std::string_view reason) {
+  const BatonGuard guard(engine_.baton());
+  engine_.fail_channel(channel_,
+                       Error{.code = Code::kAborted,
+                             .culprit = channel_.world_rank(),
+                             .message = fmt::format("rank {} aborted group '{}': {}",
+                                                    channel_.world_rank(), channel_.name, reason)},
+                       true);
+}
+
+std::shared_ptr<const Error> Group::failure() {
+  const BatonGuard guard(engine_.baton());
+  return channel_.failure;
+}
+
+std::string Group::algorithm_of(const Call& call) {
+  const BatonGuard guard(engine_.baton());
+  const Result<const Plan*> plan = find_plan(call, call.count * dtype_bytes(call.dtype));
+  return plan.ok() ? plan.value()->schedule.algorithm : plan.error().message;
+}
+
+}  // namespace isthmus

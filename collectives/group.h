@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "collectives/call.h"
+#include "schedule/channel.h"
+#include "schedule/engine.h"
+#include "topology/topology.h"
+
+namespace isthmus {
+
+// What a Communicator holds: the engine's channel, the group's topology and its cache of plans.
+// Thread rule: public functions from any thread; plans under the engine's baton.
+class Group {
+ public:
+  // Most plans kept; the least recently used one goes.
+  static constexpr std::size_t kPlansMax = 256;
+
+  // keep: what owns the engine, null where that outlives the group anyway.
+  Group(Engine& engine, Topology topology, std::shared_ptr<void> keep)
+      : keep_(std::move(keep)), engine_(engine), topology_(std::move(topology)) {}
+
+  ~Group();
+
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  Channel& channel() { return channel_; }
+
+  const Channel& channel() const { return channel_; }
+
+  const Topology& topology() const { return topology_; }
+
+  Engine& engine() { return engine_; }
+
+  Status run(const Call& call, const CallOptions& options);
+  Result<WorkRef> start(const Call& call, const CallOptions& options);
+  Result<WorkRef> start_transfer(const void* data, void* into, std::size_t bytes, int peer,
+                                 std::uint32_t tag, bool is_recv, const CallOptions& options);
+  void abort(std::string_view reason);
+  std::shared_ptr<const Error> failure();
+  std::string algorithm_of(const Call& call);
+
+ private:
+  struct Cached {
+    std::uint64_t key = 0;
+    std::shared_ptr<const Plan> plan;
+  };
+
+  Status check(const Call& call) const;
+  Result<const Plan*> find_plan(const Call& call, std::size_t bytes);
+  Result<std::shared_ptr<const Plan>> build_plan(const Call& call, std::size_t bytes) const;
+  void bind(const Call& call, std::size_t bytes, const CallOptions& options, Run* run) const;
+  Status run_alone(const Call& call) const;
+
+  const std::shared_ptr<void> keep_;  // shared by the world and its groups; last to go
+  Engine& engine_;
+  const Topology topology_;
+  Channel channel_;
+  std::uint64_t last_key_ = 0;
+  const Plan* last_plan_ = nullptr;
+  std::list<Cached> plans_;  // most recent first
+  std::unordered_map<std::uint64_t, std::list<Cached>::iterator> index_;
+  std::unordered_map<std::uint64_t, std::uint32_t> transfers_;  // count per (direction, peer, tag)
+};
+
+}  // namespace isthmus

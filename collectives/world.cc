@@ -1,0 +1,315 @@
+#include "collectives/world.h"
+
+#include <sched.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <map>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "base/env.h"
+#include "base/fork.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "collectives/address_book.h"
+#include "collectives/group.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace isthmus {
+namespace {
+
+std::bitset<kProcessorsMax> own_processors() {
+  std::bitset<kProcessorsMax> out;
+  // The kernel wants a mask as large as its own; this covers every machine sold.
+  const std::size_t bytes = CPU_ALLOC_SIZE(kProcessorsMax);
+  cpu_set_t* set = CPU_ALLOC(kProcessorsMax);
+  if (set != nullptr && ::sched_getaffinity(0, bytes, set) == 0) {
+    for (std::size_t i = 0; i < kProcessorsMax; ++i) {
+      out.set(i, CPU_ISSET_S(i, bytes, set) != 0);
+    }
+  }
+  CPU_FREE(set);
+  return out;
+}
+
+// Ranks of this machine (whatever their containers) against the processors that they may use together.
+bool ranks_outnumber_cores(const std::vector<RankCard>& cards, const RankCard& mine) {
+  std::bitset<kProcessorsMax> together;
+  std::size_t ranks = 0;
+  for (const RankCard& card : cards) {
+    if (card.node.boot_id == mine.node.boot_id) {
+      together |= card.processors;
+      ++ranks;
+    }
+  }
+  return ranks > std::max<std::size_t>(together.count(), 1);
+}
+
+std::int64_t default_timeout_ms(std::int64_t asked) {
+  return asked >= 0 ? asked : env().TIMEOUT_S * 1000;
+}
+
+}  // namespace
+
+class World::Impl : public std::enable_shared_from_this<World::Impl> {
+ public:
+  ~Impl();
+
+  Status start(const WorldOptions& options, Rendezvous& store);
+  // keep: true for groups that their user owns.
+  Result<std::unique_ptr<Communicator>> make_group(std::span<const int> members,
+                                                   std::string_view name, std::int64_t timeout_ms,
+                                                   bool keep);
+  void shut_down(std::string_view reason);
+
+  WorldOptions options;
+  std::shared_ptr<void> kept;  // the store that from_launcher() serves; ends with the world
+  std::unique_ptr<Communicator> world_group;
+
+ private:
+  Status open(RankCard* mine, std::uint64_t nonce, Deadline deadline);
+  Status connect(const RankCard& mine, Deadline deadline);
+  Result<Topology> restrict(std::span<const int> members) const;
+  Status join_shared(std::span<const int> members, std::string_view name, Group* group);
+
+  std::uint64_t nonce_ = 0;
+  std::vector<RankCard> cards_;
+  std::vector<std::uint64_t> node_of_;  // by world rank
+  std::unique_ptr<ShmNode> node_;       // null without shared memory
+  std::unique_ptr<TcpTransport> tcp_;
+  std::unique_ptr<Engine> engine_;
+  std::mutex groups_mutex_;
+  std::map<std::uint64_t, std::uint32_t> instances_;  // groups made so far per name and members
+};
+
+World::Impl::~Impl() {
+  shut_down("the world was destroyed");
+  world_group.reset();
+  engine_.reset();
+}
+
+Status World::Impl::open(RankCard* mine, std::uint64_t nonce, Deadline deadline) {
+  mine->rank = options.rank;
+  mine->version = std::string(kVersion);
+  mine->config_hash = env().schedule_hash();
+  ISTHMUS_ASSIGN(mine->node, NodeIdentity::probe());
+  if (!options.node_id.empty()) {
+    mine->node.override_id = options.node_id;
+  }
+  mine->processors = own_processors();
+  if (mine->node.shared_memory && options.size > 1) {
+    Result<std::unique_ptr<ShmNode>> node =
+        ShmNode::create({.rank = options.rank,
+                         .world_size = options.size,
+                         .nonce = nonce,
+                         .stage_bytes = static_cast<std::size_t>(env().STAGING_MB) << 20,
+                         .named = env().SHM_NAMED});
+    if (!node.ok() && env().STRICT) {
+      return node.error();
+    }
+    if (node.ok()) {
+      node_ = std::move(node).value();
+      mine->shared_memory = node_->self();
+    } else {
+      log(LogLevel::kWarn, "shm", "{}; using TCP between the ranks of this node",
+          node.error().message);
+      mine->node.shared_memory = false;
+    }
+  }
+  TcpOptions tcp;
+  tcp.rank = options.rank;
+  tcp.size = options.size;
+  tcp.incarnation = nonce;
+  tcp.config = mine->config_hash;
+  tcp.interfaces = env().IFACE;
+  tcp.route_target = launcher_variable("MASTER_ADDR");
+  tcp.connect_timeout_ms = deadline.left_ms(monotonic_ns());
+  tcp.checksums = env().CRC;
+  ISTHMUS_ASSIGN(tcp_, TcpTransport::create(tcp));
+  mine->tcp = tcp_->address();
+  return {};
+}
+
+Status World::Impl::connect(const RankCard& mine, Deadline deadline) {
+  std::vector<ShmNode::LocalPeer> locals;
+  for (const RankCard& card : cards_) {
+    const bool local = card.node == mine.node && mine.node.shared_memory && node_ != nullptr;
+    // Ranks without shared memory are nodes of their own.
+    node_of_.push_back(card.node.shared_memory
+                           ? card.node.hash()
+                           : hash_combine(card.node.hash(), static_cast<std::uint64_t>(card.rank)));
+    if (card.rank != mine.rank) {
+      ISTHMUS_TRY(tcp_->set_address(card.rank, card.tcp));
+      if (local) {
+        locals.push_back(card.shared_memory);
+      }
+    }
+  }
+  return node_ == nullptr ? Status() : node_->connect(locals, deadline);
+}
+
+Status World::Impl::start(const WorldOptions& given, Rendezvous& store) {
+  options = given;
+  install_fork_handlers();
+  log_set_rank(options.rank);
+  const Deadline deadline = Deadline::after_ms(env().CONNECT_TIMEOUT_S * 1000);
+  const std::string prefix = fmt::format("isthmus/{}/", options.incarnation);
+  if (options.rank == 0) {
+    if (::getrandom(&nonce_, sizeof nonce_, 0) != sizeof nonce_) {
+      return system_error(Code::kIo, errno, "cannot draw the nonce of the world");
+    }
+    ISTHMUS_TRY(store.set(prefix + "nonce", fmt::format("{}", nonce_)));
+  } else {
+    const Result<std::string> text = store.get(prefix + "nonce", deadline);
+    if (!text.ok()) {
+      Error error = text.error();
+      error.culprit = 0;
+      error.message = fmt::format("rank {}: rank 0 did not come to the rendezvous in time ({})",
+                                  options.rank, text.error().message);
+      return error;
+    }
+    std::from_chars(text->data(), text->data() + text->size(), nonce_);
+  }
+  RankCard mine;
+  ISTHMUS_TRY(open(&mine, nonce_, deadline));
+  ISTHMUS_ASSIGN(cards_, exchange_cards(mine, options.size, store, prefix, deadline));
+  ISTHMUS_TRY(connect(mine, deadline));
+  const Engine::Options engine_options{.world_rank = options.rank,
+                                       .crowded = ranks_outnumber_cores(cards_, mine),
+                                       .spin_ns = env().SPIN_US * 1000};
+  engine_ = std::make_unique<Engine>(engine_options, node_.get(),
+                                     std::vector<Transport*>{tcp_.get()});
+  std::vector<int> all(static_cast<std::size_t>(options.size));
+  for (int rank = 0; rank < options.size; ++rank) {
+    all[static_cast<std::size_t>(rank)] = rank;
+  }
+  ISTHMUS_ASSIGN(world_group, make_group(all, "world", options.timeout_ms, false));
+  return {};
+}
+
+Result<Topology> World::Impl::restrict(std::span<const int> members) const {
+  std::vector<int> nodes;
+  std::vector<std::uint64_t> seen;
+  for (const int member : members) {
+    const std::uint64_t node = node_of_[static_cast<std::size_t>(member)];
+    const auto found = std::find(seen.begin(), seen.end(), node);
+    nodes.push_back(static_cast<int>(found - seen.begin()));
+    if (found == seen.end()) {
+      seen.push_back(node);
+    }
+  }
+  return Topology::make(nodes);
+}
+
+Status World::Impl::join_shared(std::span<const int> members, std::string_view name, Group* group) {
+  Channel& channel = group->channel();
+  const Topology& topology = group->topology();
+  const int node = topology.node_of(static_cast<int>(channel.rank));
+  if (node_ == nullptr || topology.locals(node) == 1) {
+    return {};
+  }
+  for (const int group_rank : topology.members(node)) {
+    const int world_rank = members[static_cast<std::size_t>(group_rank)];
+    if (world_rank == options.rank) {
+      channel.local = static_cast<std::uint32_t>(channel.peers.size());
+    }
+    channel.local_ranks.push_back(static_cast<std::uint32_t>(group_rank));
+    MappedPeer peer;
+    peer.world_rank = world_rank;
+    channel.peers.push_back(peer);
+  }
+  channel.seen_failures.assign(channel.peers.size(), 0);
+  ISTHMUS_ASSIGN(channel.own, node_->own().join_group(channel.key, name, channel.rank,
+                                                      channel.ranks()));
+  return {};
+}
+
+Result<std::unique_ptr<Communicator>> World::Impl::make_group(std::span<const int> members,
+                                                              std::string_view name,
+                                                              std::int64_t timeout_ms, bool keep) {
+  const auto self = std::find(members.begin(), members.end(), options.rank);
+  const bool known = std::all_of(members.begin(), members.end(),
+                                 [&](int rank) { return rank >= 0 && rank < options.size; });
+  if (self == members.end() || !known) {
+    return Error{.code = Code::kInvalidArgument,
+                 .culprit = options.rank,
+                 .message = fmt::format("rank {} cannot make group '{}' of {} ranks: it must be a "
+                                        "member, and ranks go from 0 to {}",
+                                        options.rank, name, members.size(), options.size - 1)};
+  }
+  ISTHMUS_ASSIGN(Topology topology, restrict(members));
+  std::uint64_t key = hash_combine(nonce_, hash_bytes(name));
+  for (const int member : members) {
+    key = hash_combine(key, static_cast<std::uint64_t>(member));
+  }
+  const std::lock_guard<std::mutex> lock(groups_mutex_);
+  // A group of the same name and members may be made again: members count alike.
+  key = hash_combine(key, instances_[key]++);
+  auto group = std::make_unique<Group>(
+      *engine_, std::move(topology),
+      keep ? std::static_pointer_cast<void>(shared_from_this()) : nullptr);
+  Channel& channel = group->channel();
+  channel.key = key == 0 ? 1 : key;
+  channel.name = name;
+  channel.rank = static_cast<std::uint32_t>(self - members.begin());
+  channel.world_ranks.assign(members.begin(), members.end());
+  channel.endpoints.assign(members.size(), nullptr);
+  channel.waiting.assign(members.size(), {});
+  channel.timeout_ms.store(default_timeout_ms(timeout_ms >= 0 ? timeout_ms : options.timeout_ms),
+                           std::memory_order_relaxed);
+  {
+    const BatonGuard guard(engine_->baton());
+    engine_->sweep_left();
+    ISTHMUS_TRY(join_shared(members, name, group.get()));
+  }
+  engine_->add_channel(&channel);
+  return std::unique_ptr<Communicator>(new Communicator(std::move(group)));
+}
+
+void World::Impl::shut_down(std::string_view reason) {
+  if (engine_ != nullptr) {
+    engine_->shutdown(Error{.code = Code::kAborted,
+                            .culprit = options.rank,
+                            .message = fmt::format("rank {}: {}", options.rank, reason)});
+  }
+}
+
+World::World(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+World::~World() { impl_->shut_down("the world was destroyed"); }
+
+Result<std::unique_ptr<World>> World::create(const WorldOptions& options, Rendezvous& store) {
+  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
+    return Error{.code = Code::kInvalidArgument,
+                 .message = fmt::format("rank {} of a world of {} ranks: expected 0 <= rank < size",
+                                        options.rank, options.size)};
+  }
+  auto impl = std::make_shared<Impl>();
+  ISTHMUS_TRY(impl->start(options, store));
+  return std::unique_ptr<World>(new World(std::move(impl)));
+}
+
+void World::keep(std::shared_ptr<void> object) { impl_->kept = std::move(object); }
+
+int World::rank() const { return impl_->options.rank; }
+
+int World::size() const { return impl_->options.size; }
+
+Communicator& World::communicator() { return *impl_->world_group; }
+
+Result<std::unique_ptr<Communicator>> World::new_group(std::span<const int> world_ranks,
+                                                       std::string_view name,
+                                                       std::int64_t timeout_ms) {
+  return impl_->make_group(world_ranks, name, timeout_ms, true);
+}
+
+void World::shutdown(std::string_view reason) { impl_->shut_down(reason); }
+
+void World::set_lane_hook(LaneHook hook) { Lanes::set_hook(std::move(hook)); }
+
+}  // namespace isthmus

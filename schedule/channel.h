@@ -1,0 +1,78 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "schedule/run.h"
+#include "transport/endpoint.h"
+#include "transport/mapped.h"
+#include "transport/shm/segment.h"
+
+namespace isthmus {
+
+// Operations of one channel that may be active at once: those of a rank that has not finished n must
+// not reuse the announcement line of n - kAnnounceRing.
+inline constexpr std::uint32_t kActiveMax = kAnnounceRing;
+
+// A group of ranks as the engine sees it: who is in it, how each is reached, sequence numbers and the
+// failure that ended it. Filled by collectives/, used under the engine's token.
+struct Channel {
+  std::uint64_t key = 0;  // of the group, equal on all members
+  std::string name;
+  std::uint32_t rank = 0;
+  std::uint32_t local = 0;  // index of this rank in `peers`
+  std::vector<int> world_ranks;            // by group rank
+  std::vector<std::uint32_t> local_ranks;  // group rank of each local index
+  std::vector<MappedPeer> peers;           // by local index, this rank included; empty: no shared memory
+  GroupBlock* own = nullptr;               // this rank's block; null without shared memory
+  bool resolved = false;                   // every peer's block is known
+  std::vector<Endpoint*> endpoints;        // by group rank, null until first used
+
+  std::uint32_t next_sequence = 1;
+  std::uint32_t finished = 0;        // every operation up to this one is over here
+  std::uint64_t finished_above = 0;  // bit i: operation finished + 1 + i is over too
+  std::uint32_t peers_finished = 0;  // every local peer has finished up to this one, as last seen
+  std::deque<Run*> pending;          // issued, not begun
+
+  // Staging that peers may still read: free once they have finished `sequence`.
+  struct Retired {
+    StageLease lease;
+    std::uint32_t sequence = 0;
+  };
+
+  std::vector<Retired> retired;
+
+  // Operations that a peer refused before they began here.
+  struct Refusal {
+    std::uint32_t sequence = 0;
+    Error error;
+  };
+
+  std::deque<Refusal> refused;  // at most kActiveMax, oldest dropped
+
+  // What another rank last said it waits for, by its group rank: to tell the guilty from the waiting.
+  struct Waiting {
+    std::uint32_t sequence = 0;
+    std::int32_t waits_for = -1;  // world rank
+  };
+
+  std::vector<Waiting> waiting;
+  std::vector<std::uint64_t> seen_failures;  // FailureRecord::state by local index, handled
+  std::shared_ptr<const Error> failure;  // set once: the group is over; shared with callers' errors
+  std::atomic<std::int64_t> timeout_ms{0};
+  std::atomic<std::uint64_t> issued{0};
+
+  std::uint32_t ranks() const { return static_cast<std::uint32_t>(world_ranks.size()); }
+
+  std::uint32_t id() const { return static_cast<std::uint32_t>(key ^ (key >> 32)); }
+
+  int world_rank() const { return world_ranks[rank]; }
+};
+
+}  // namespace isthmus

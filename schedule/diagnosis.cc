@@ -1,0 +1,212 @@
+#include "schedule/diagnosis.h"
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+
+#include <fmt/format.h>
+
+namespace isthmus {
+namespace {
+
+constexpr int kHopsMax = 64;  // of a chain of ranks that wait for one another
+
+bool has_buffers(OpKind kind) { return kind != OpKind::kBarrier; }
+
+bool reduces(OpKind kind) { return kind == OpKind::kAllReduce || kind == OpKind::kReduceScatter; }
+
+void add_unique(std::vector<int>* ranks, int rank) {
+  if (std::find(ranks->begin(), ranks->end(), rank) == ranks->end()) {
+    ranks->push_back(rank);
+  }
+}
+
+// Local ranks that an Await still waits for.
+void add_missing(const Run& run, const Step& step, Wait* wait) {
+  const Channel& channel = *run.channel;
+  const std::uint32_t ring = run.sequence % kAnnounceRing;
+  for (std::uint32_t i = step.peer; i < step.peer + step.count; ++i) {
+    const GroupBlock* block = i == channel.local ? nullptr : channel.peers[i].block;
+    if (block == nullptr) {
+      continue;
+    }
+    const std::uint64_t key = block->announcements[ring].key.load(std::memory_order_acquire);
+    bool there = key >> 32 == run.sequence;
+    if (step.line != kAnnounceLine && there) {
+      const std::uint64_t value =
+          block->progress[ring][step.line - 1U].value.load(std::memory_order_acquire);
+      there = value >> 32 == run.sequence && static_cast<std::uint32_t>(value) >= step.value;
+      wait->announced = wait->announced || !there;
+    }
+    if (!there) {
+      add_unique(&wait->world_ranks, channel.peers[i].world_rank);
+    }
+  }
+}
+
+}  // namespace
+
+std::string describe_call(std::uint32_t sequence, const OperationInfo& info) {
+  const OpKind kind = static_cast<OpKind>(info.kind);
+  std::string text = fmt::format("{} #{}", op_kind_name(kind), sequence);
+  if (has_buffers(kind)) {
+    text += fmt::format(" {}[{}]", dtype_name(static_cast<DType>(info.dtype)), info.count);
+  }
+  if (reduces(kind)) {
+    text += fmt::format(" {}", red_op_name(static_cast<RedOp>(info.red_op)));
+  }
+  if (kind == OpKind::kBroadcast) {
+    text += fmt::format(" from group rank {}", info.root);
+  }
+  return text;
+}
+
+std::string describe_run(const Channel& channel, std::uint32_t sequence, const OperationInfo& info) {
+  return fmt::format("rank {}: {} in group '{}'", channel.world_rank(),
+                     describe_call(sequence, info), channel.name);
+}
+
+std::string describe_ranks(const std::vector<int>& world_ranks) {
+  if (world_ranks.size() == 1) {
+    return fmt::format("rank {}", world_ranks.front());
+  }
+  std::string text = "ranks ";
+  for (std::size_t i = 0; i < world_ranks.size(); ++i) {
+    const bool last = i + 1 == world_ranks.size();
+    text += fmt::format("{}{}", i == 0 ? "" : (last ? " and " : ", "), world_ranks[i]);
+  }
+  return text;
+}
+
+Error describe_failure(const Run& run, std::uint32_t step, const Error& cause) {
+  Error error = cause;
+  error.message = fmt::format("{} failed at step {} ({}): {}",
+                              describe_run(*run.channel, run.sequence, run.info), step,
+                              describe(run.plan->schedule.steps[step]), cause.message);
+  return error;
+}
+
+Wait find_wait(const Run& run) {
+  Wait wait;
+  const Channel& channel = *run.channel;
+  if (run.state == Run::State::kPending) {
+    for (const MappedPeer& peer : channel.peers) {
+      const bool behind = peer.block == nullptr ||
+                          static_cast<std::int32_t>(
+                              peer.block->state.finished.load(std::memory_order_acquire) +
+                              kAnnounceRing - run.sequence) < 0;
+      if (behind && peer.world_rank != channel.world_rank()) {
+        wait.world_ranks.push_back(peer.world_rank);
+      }
+    }
+    return wait;
+  }
+  const std::vector<Step>& steps = run.plan->schedule.steps;
+  if (run.plan->schedule.in_order) {
+    wait.step = run.next;
+    if (run.next < steps.size()) {
+      add_missing(run, steps[run.next], &wait);
+    }
+    return wait;
+  }
+  for (const std::uint32_t index : run.awaiting) {
+    wait.step = index;
+    add_missing(run, steps[index], &wait);
+  }
+  for (std::uint32_t index = 0; index < steps.size(); ++index) {
+    if (run.posted[index]) {
+      wait.step = index;
+      add_unique(&wait.world_ranks, channel.world_ranks[steps[index].peer]);
+    }
+  }
+  for (const std::uint32_t index : run.busy) {
+    wait.step = index;
+    add_unique(&wait.world_ranks, channel.world_ranks[steps[index].peer]);
+  }
+  return wait;
+}
+
+int find_guilty(const Channel& channel, int suspect, std::uint32_t sequence) {
+  int guilty = suspect;
+  for (int hop = 0; hop < kHopsMax; ++hop) {
+    std::int32_t next = -1;
+    for (const MappedPeer& peer : channel.peers) {
+      if (peer.world_rank == guilty && peer.block != nullptr &&
+          peer.block->state.phase.load(std::memory_order_acquire) == kPhaseWaiting) {
+        next = peer.block->state.waits_for.load(std::memory_order_relaxed);
+      }
+    }
+    for (std::size_t i = 0; next < 0 && i < channel.waiting.size(); ++i) {
+      if (channel.world_ranks[i] == guilty && channel.waiting[i].sequence == sequence) {
+        next = channel.waiting[i].waits_for;
+      }
+    }
+    // A circle back to this rank means that each waits for the other: the suspect stays.
+    if (next < 0 || next == channel.world_rank() || next == guilty) {
+      return guilty;
+    }
+    guilty = next;
+  }
+  return suspect;
+}
+
+Error mismatch_between(const Channel& channel, std::uint32_t sequence,
+                       const std::vector<Side>& sides) {
+  std::map<std::string, std::vector<int>> groups;
+  for (const Side& side : sides) {
+    groups[describe_call(sequence, side.info)].push_back(side.world_rank);
+  }
+  std::vector<std::pair<std::string, std::vector<int>>> ordered(groups.begin(), groups.end());
+  std::stable_sort(ordered.begin(), ordered.end(), [](const auto& a, const auto& b) {
+    return a.second.size() < b.second.size();
+  });
+  std::string text;
+  for (const auto& [call, ranks] : ordered) {
+    text += fmt::format("{}{} called {}", text.empty() ? "" : ", ", describe_ranks(ranks), call);
+  }
+  const bool minority = ordered.front().second.size() < ordered.back().second.size();
+  return Error{.code = Code::kMismatch,
+               .culprit = minority ? ordered.front().second.front() : -1,
+               .message = fmt::format(
+                   "rank {}: operation #{} in group '{}' was refused before data moved: {}{}; every "
+                   "rank must make the same calls in the same order with equal dtype, reduction and "
+                   "count (the group stays usable)",
+                   channel.world_rank(), sequence, channel.name,
+                   minority ? fmt::format("{} differs: ", describe_ranks(ordered.front().second)) : "",
+                   text)};
+}
+
+bool gather_sides(const Run& run, std::vector<Side>* sides) {
+  const Channel& channel = *run.channel;
+  const std::uint32_t ring = run.sequence % kAnnounceRing;
+  bool all = true;
+  for (std::uint32_t i = 0; i < channel.peers.size(); ++i) {
+    if (i == channel.local) {
+      sides->push_back({.world_rank = channel.world_rank(), .info = run.info});
+      continue;
+    }
+    const GroupBlock& block = *channel.peers[i].block;
+    const std::uint64_t key = block.announcements[ring].key.load(std::memory_order_acquire);
+    if (key >> 32 == run.sequence) {
+      sides->push_back({.world_rank = channel.peers[i].world_rank, .info = block.infos[ring]});
+    } else {
+      all = false;
+    }
+  }
+  return all;
+}
+
+bool process_stopped(int pid) {
+  if (pid <= 0) {
+    return false;
+  }
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(file, line);
+  // The name in brackets may hold anything; the state is the letter after the last one.
+  const std::size_t bracket = line.rfind(')');
+  return bracket != std::string::npos && bracket + 2 < line.size() &&
+         (line[bracket + 2] == 'T' || line[bracket + 2] == 't' || line[bracket + 2] == 'Z');
+}
+
+}  // namespace isthmus

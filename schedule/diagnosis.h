@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "schedule/channel.h"
+#include "schedule/run.h"
+#include "transport/endpoint.h"
+
+namespace isthmus {
+
+// Sentences about failures: who, what, which number, whom it waits for. Pure functions on what the
+// engine knows; all of it under the engine's token.
+
+// "all_reduce #812 float32[4194304] SUM".
+std::string describe_call(std::uint32_t sequence, const OperationInfo& info);
+
+// "rank 3: all_reduce #812 float32[4194304] SUM in group 'default'".
+std::string describe_run(const Channel& channel, std::uint32_t sequence, const OperationInfo& info);
+
+// "ranks 1, 2 and 5", "rank 5".
+std::string describe_ranks(const std::vector<int>& world_ranks);
+
+// The error of a run whose step failed with `cause`.
+Error describe_failure(const Run& run, std::uint32_t step, const Error& cause);
+
+// What a run waits for now: world ranks, and the step in words.
+struct Wait {
+  std::vector<int> world_ranks;
+  std::uint32_t step = 0;
+  bool announced = false;  // they have begun the operation: they wait, too, or are slow
+};
+
+Wait find_wait(const Run& run);
+
+// Follows "waits for" from a suspect to the rank that waits for nobody. World ranks.
+int find_guilty(const Channel& channel, int suspect, std::uint32_t sequence);
+
+// Both sides of a mismatch. `infos` by world rank; the odd ranks are the minority.
+struct Side {
+  int world_rank = -1;
+  OperationInfo info;
+};
+
+Error mismatch_between(const Channel& channel, std::uint32_t sequence,
+                       const std::vector<Side>& sides);
+
+// Local ranks' announcements of this run's sequence number; false while some are missing.
+bool gather_sides(const Run& run, std::vector<Side>* sides);
+
+// True when the process is stopped (SIGSTOP, a debugger) or a zombie, from /proc.
+bool process_stopped(int pid);
+
+}  // namespace isthmus

@@ -1,0 +1,196 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/result.h"
+#include "schedule/channel.h"
+#include "schedule/lanes.h"
+#include "schedule/run.h"
+#include "schedule/baton.h"
+#include "schedule/work.h"
+#include "transport/endpoint.h"
+#include "transport/shm/shm_node.h"
+
+namespace isthmus {
+
+// Runs schedules over transports and kernels: one per world. Poll-based; the thread that holds the
+// baton drives every active run of every group, others wait their turn and inherit it. A synchronous
+// run is driven by its caller; asynchronous ones also by a driver thread, started with the first.
+//
+// Waiting is bounded: spin (only when ranks do not outnumber cores), yield, then sleep in poll() on the
+// bell, the transports and the peers' pidfds, at most kSleepMaxMs at a time. Every run has a deadline.
+// Thread rule: public functions from any thread; private ones under the baton.
+class Engine {
+ public:
+  struct Options {
+    int world_rank = 0;
+    bool crowded = false;  // ranks outnumber cores: yield at once
+    std::int64_t spin_ns = 50'000;
+  };
+
+  Engine(const Options& options, ShmNode* node, std::vector<Transport*> transports);
+  ~Engine();
+
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  void add_channel(Channel* channel);
+
+  // Ends the channel's runs with an error and forgets it. Never waits for a peer.
+  void remove_channel(Channel* channel, const Error& why);
+
+  // Runs to the end on this thread. The run's bound fields are set. The caller holds the baton.
+  Status execute(Run& run);
+
+  // Starts and returns: `run.work` is set, and finished later. The caller holds the baton.
+  Status start(std::unique_ptr<Run> run);
+
+  // Starts a point-to-point transfer. `data` is null for a receive into `into`.
+  struct Transfer {
+    Channel* channel = nullptr;
+    std::uint32_t peer = 0;  // group rank
+    Tag tag;
+    OperationInfo info;
+    std::span<const std::byte> data;
+    std::span<std::byte> into;
+    bool is_recv = false;
+    std::int64_t timeout_ms = 0;
+    std::int64_t deadline_ns = Deadline::kNever;
+    bool posted = false;
+    bool done = false;
+    WorkRef work;
+  };
+
+  Status start_transfer(std::unique_ptr<Transfer> transfer);
+
+  // Drives until the work is done: see Work::wait.
+  Status wait(Work& work, Deadline deadline, const std::function<bool()>& keep_waiting);
+
+  // Ends a group on this rank and tells its members. The first cause stays.
+  void fail_channel(Channel& channel, const Error& error, bool tell);
+
+  // Frees what groups left behind once their peers need it no more. The caller holds the baton.
+  void sweep_left();
+
+  // Ends everything; nothing starts afterwards.
+  void shutdown(const Error& why);
+
+  Lanes& lanes() { return lanes_; }
+
+  Baton& baton() { return baton_; }
+
+ private:
+  // Shared memory of a removed channel that peers may still read.
+  struct Left {
+    GroupBlock* own = nullptr;
+    std::uint64_t key = 0;
+    std::vector<int> peers;  // world ranks
+    std::vector<Channel::Retired> retired;
+  };
+
+  // A thread's progress through spin, yield and sleep since something last moved.
+  struct Idle {
+    std::uint32_t looks = 0;
+    std::int64_t since_ns = 0;
+    std::int64_t checked_ns = 0;
+  };
+
+  // Running.
+  Status admit(Channel& channel) const;
+  void enqueue(Run& run);
+  bool begin(Run& run);
+  bool progress();
+  bool begin_pending();
+  bool advance(Run& run);
+  void spin_alone(Run& run);
+  bool advance_in_order(Run& run);
+  bool advance_dataflow(Run& run);
+  bool prepare_dataflow(Run& run);
+  bool run_local(Run& run, const Step& step);
+  bool post(Run& run, std::uint32_t index);
+  void complete_step(Run& run, std::uint32_t index);
+  void complete(Run& run);
+  void finish(Run& run);
+  void finish_work(Run& run);
+  void fail(Run& run, Error error);
+  void retire(Run& run);
+  bool resolve_peers(Channel& channel);
+  void refresh_finished(Channel& channel);
+  bool lease_stage(Run& run);
+  bool poll_transports();
+  void handle(const Completion& completion);
+  void finish_transfer(Transfer& transfer, std::optional<Error> error);
+  bool post_transfers();
+  Endpoint& endpoint(Channel& channel, std::uint32_t peer);
+
+  // Steps.
+  bool await(Run& run, const Step& step);
+  bool await_announcements(Run& run, const Step& step);
+  void publish(Run& run, const Step& step);
+  void copy(Run& run, const Step& step);
+  void reduce(Run& run, const Step& step);
+  std::byte* locate(Run& run, const Place& place) const;
+  std::byte* mapped(Run& run, Space space, std::uint32_t local) const;
+  void ring_sleepers(const Channel& channel) const;
+
+  // Failing (failure.cc).
+  void check(std::int64_t now_ns);
+  void check_run(Run& run, std::int64_t now_ns);
+  void check_records(Channel& channel);
+  void on_dead(int world_rank);
+  void on_notice(const Notice& notice);
+  void settle_mismatch(Run& run, std::int64_t now_ns);
+  void time_out(Run& run, std::int64_t now_ns);
+  void time_out_transfer(Transfer& transfer);
+  void tell(Channel& channel, std::uint32_t sequence, Notice::Kind kind, const Error& error);
+  void refuse(Channel& channel, std::uint32_t sequence, const Error& error);
+  Run* find_run(const Channel& channel, std::uint32_t sequence) const;
+  void note_waiting(Run& run, std::int64_t now_ns);
+  void tell_waiting(Run& run, std::int32_t waits_for);
+
+  // Waiting (waiting.cc).
+  void idle(Idle& state);
+  void sleep();
+  Status open_sleeper();
+  void driver_main();
+  void ensure_driver();
+  void wake_driver();
+
+  const Options options_;
+  ShmNode* const node_;  // null without shared memory
+  const std::vector<Transport*> transports_;
+  Baton baton_;
+  Lanes lanes_;
+  std::vector<Channel*> channels_;
+  std::vector<Run*> runs_;                      // begun and not done, of all channels
+  std::vector<Channel*> blocked_;               // channels with pending runs
+  std::vector<std::unique_ptr<Run>> owned_;     // asynchronous runs, until done
+  std::vector<std::unique_ptr<Run>> graveyard_; // done, freed by the next pass
+  std::vector<std::unique_ptr<Transfer>> transfers_;
+  std::vector<std::unique_ptr<Transfer>> transfer_graveyard_;
+  std::vector<Left> left_;
+  std::vector<int> dead_;                       // world ranks
+  Events events_;
+  std::uint32_t passes_ = 0;                    // of progress(), to poll idle transports rarely
+  std::size_t messaging_ = 0;                   // runs and transfers that use transports
+  Fd sleeper_;                                  // epoll over bell, transports and pidfds
+  std::shared_ptr<const Error> over_;           // set by shutdown()
+  std::atomic<std::uint32_t> outstanding_{0};   // asynchronous works not done
+  std::atomic<std::uint32_t> callers_{0};       // threads that drive inline now
+  std::atomic<bool> stop_{false};
+  std::atomic<std::uint32_t> driver_bell_{0};   // futex the driver parks on
+  std::once_flag driver_once_;
+  std::thread driver_;
+};
+
+}  // namespace isthmus

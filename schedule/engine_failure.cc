@@ -1,0 +1,344 @@
+// How the engine notices that something is wrong, and tells.
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "schedule/diagnosis.h"
+#include "schedule/engine.h"
+
+namespace isthmus {
+namespace {
+
+// How long a rank that saw a foreign signature collects the others', to name the odd one.
+constexpr std::int64_t kSettleNs = 500'000'000;
+
+// Ranks of other nodes hear whom this rank waits for once half of its time limit, or this, has passed.
+constexpr std::int64_t kTellAfterNs = 2'000'000'000;
+
+std::uint64_t failure_state(std::uint32_t sequence, Notice::Kind kind) {
+  return (static_cast<std::uint64_t>(sequence) << 8) | static_cast<std::uint64_t>(kind);
+}
+
+}  // namespace
+
+Run* Engine::find_run(const Channel& channel, std::uint32_t sequence) const {
+  for (Run* run : runs_) {
+    if (run->channel == &channel && run->sequence == sequence) {
+      return run;
+    }
+  }
+  return nullptr;
+}
+
+// Tells the group's other ranks: those of this node through our block, the others by notice.
+void Engine::tell(Channel& channel, std::uint32_t sequence, Notice::Kind kind, const Error& error) {
+  if (channel.own != nullptr) {
+    FailureRecord& record = channel.own->failure;
+    record.culprit = error.culprit;
+    record.code = static_cast<std::uint32_t>(error.code);
+    const std::size_t length = std::min(error.message.size(), record.text.size() - 1);
+    std::memcpy(record.text.data(), error.message.data(), length);
+    record.text[length] = '\0';
+    record.state.store(failure_state(sequence, kind), std::memory_order_release);
+    ring_sleepers(channel);
+  }
+  const Notice notice{.kind = kind,
+                      .group = channel.id(),
+                      .sequence = sequence,
+                      .culprit = error.culprit,
+                      .from = options_.world_rank,
+                      .code = error.code,
+                      .text = error.message.substr(0, kNoticeTextMax)};
+  for (const int rank : channel.world_ranks) {
+    const bool local = node_ != nullptr && node_->has(rank);
+    const bool gone = std::find(dead_.begin(), dead_.end(), rank) != dead_.end();
+    if (rank != options_.world_rank && !local && !gone) {
+      transports_.front()->notify(rank, notice);
+    }
+  }
+}
+
+void Engine::fail_channel(Channel& channel, const Error& error, bool tell_others) {
+  if (channel.failure != nullptr) {
+    return;
+  }
+  channel.failure = std::make_shared<const Error>(error);
+  if (tell_others) {
+    const std::uint32_t sequence = channel.finished + 1;
+    tell(channel, sequence,
+         error.code == Code::kPeerDead ? Notice::Kind::kDead : Notice::Kind::kAborted, error);
+  }
+  const auto personal = [&](const Run& run) {
+    Error own = error;
+    own.message =
+        fmt::format("{}: {}", describe_run(channel, run.sequence, run.info), error.message);
+    return own;
+  };
+  const std::vector<Run*> runs = runs_;
+  for (Run* run : runs) {
+    if (run->channel == &channel) {
+      fail(*run, personal(*run));
+    }
+  }
+  while (!channel.pending.empty()) {
+    Run& run = *channel.pending.front();
+    fail(run, personal(run));
+  }
+  std::erase(blocked_, &channel);
+  for (std::size_t i = transfers_.size(); i-- > 0;) {
+    if (transfers_[i]->channel == &channel) {
+      finish_transfer(*transfers_[i], error);
+    }
+  }
+}
+
+// A refusal concerns one operation: it fails, or will when it begins here.
+void Engine::refuse(Channel& channel, std::uint32_t sequence, const Error& error) {
+  if (Run* run = find_run(channel, sequence)) {
+    fail(*run, error);
+    return;
+  }
+  if (static_cast<std::int32_t>(sequence - channel.finished) > 0) {
+    channel.refused.push_back({.sequence = sequence, .error = error});
+    if (channel.refused.size() > kActiveMax) {
+      channel.refused.pop_front();
+    }
+  }
+}
+
+void Engine::settle_mismatch(Run& run, std::int64_t now_ns) {
+  std::vector<Side> sides;
+  if (!gather_sides(run, &sides) && now_ns - run.mismatch_since_ns < kSettleNs) {
+    return;
+  }
+  Channel& channel = *run.channel;
+  const Error error = mismatch_between(channel, run.sequence, sides);
+  tell(channel, run.sequence, Notice::Kind::kRefused, error);
+  fail(run, error);
+}
+
+void Engine::on_dead(int world_rank) {
+  if (std::find(dead_.begin(), dead_.end(), world_rank) != dead_.end()) {
+    return;
+  }
+  dead_.push_back(world_rank);
+  const Error error{.code = Code::kPeerDead,
+                    .culprit = world_rank,
+                    .message = fmt::format("rank {} is gone: its process ended or its connection "
+                                           "closed without a goodbye; see its own log for the cause",
+                                           world_rank)};
+  for (Channel* channel : channels_) {
+    const auto& members = channel->world_ranks;
+    const auto member = std::find(members.begin(), members.end(), world_rank);
+    if (member == members.end()) {
+      continue;
+    }
+    bool left = false;
+    for (const MappedPeer& peer : channel->peers) {
+      left = left || (peer.world_rank == world_rank && peer.block != nullptr &&
+                      peer.block->state.left.load(std::memory_order_acquire) != 0);
+    }
+    // A rank that left in good order owes nothing but what somebody waits for now.
+    if (!left) {
+      fail_channel(*channel, error, true);
+    }
+  }
+}
+
+void Engine::on_notice(const Notice& notice) {
+  for (Channel* channel : channels_) {
+    if (channel->id() != notice.group) {
+      continue;
+    }
+    Error error{.code = notice.code, .culprit = notice.culprit, .message = notice.text};
+    switch (notice.kind) {
+      case Notice::Kind::kRefused:
+        refuse(*channel, notice.sequence, error);
+        break;
+      case Notice::Kind::kDead:
+        fail_channel(*channel, error, true);
+        break;
+      case Notice::Kind::kAborted:
+        error.message = fmt::format("rank {} gave up: {}", notice.from, notice.text);
+        fail_channel(*channel, error, true);
+        break;
+      case Notice::Kind::kWaiting:
+        for (std::size_t i = 0; i < channel->world_ranks.size(); ++i) {
+          if (channel->world_ranks[i] == notice.from) {
+            channel->waiting[i] = {.sequence = notice.sequence, .waits_for = notice.culprit};
+          }
+        }
+        break;
+      case Notice::Kind::kGoodbye:
+        break;
+    }
+  }
+}
+
+// Reads what ranks of this node have recorded.
+void Engine::check_records(Channel& channel) {
+  for (std::size_t i = 0; i < channel.peers.size() && channel.failure == nullptr; ++i) {
+    const GroupBlock* block = channel.peers[i].block;
+    if (block == nullptr || i == channel.local) {
+      continue;
+    }
+    const std::uint64_t state = block->failure.state.load(std::memory_order_acquire);
+    if (state == 0 || state == channel.seen_failures[i]) {
+      continue;
+    }
+    channel.seen_failures[i] = state;
+    const auto kind = static_cast<Notice::Kind>(state & 0xff);
+    const Error error{.code = static_cast<Code>(block->failure.code),
+                      .culprit = block->failure.culprit,
+                      .message = std::string(block->failure.text.data(),
+                                             ::strnlen(block->failure.text.data(),
+                                                       block->failure.text.size()))};
+    if (kind == Notice::Kind::kRefused) {
+      refuse(channel, static_cast<std::uint32_t>(state >> 8), error);
+    } else {
+      fail_channel(channel, error, true);
+    }
+  }
+}
+
+// Shows in shared memory, and after a while to other nodes, whom this run waits for.
+void Engine::note_waiting(Run& run, std::int64_t now_ns) {
+  Channel& channel = *run.channel;
+  const Wait wait = find_wait(run);
+  const std::int32_t first = wait.world_ranks.empty() ? -1 : wait.world_ranks.front();
+  if (channel.own != nullptr) {
+    RankState& state = channel.own->state;
+    state.sequence.store(run.sequence, std::memory_order_relaxed);
+    state.step.store(wait.step, std::memory_order_relaxed);
+    state.waits_for.store(first, std::memory_order_relaxed);
+    if (!run.noted) {
+      state.since_ns.store(static_cast<std::uint64_t>(now_ns), std::memory_order_relaxed);
+    }
+    state.phase.store(kPhaseWaiting, std::memory_order_release);
+    run.noted = true;
+  }
+  const std::int64_t half = run.timeout_ms * 500'000;
+  const bool late = run.deadline_ns != Deadline::kNever &&
+                    now_ns >= run.deadline_ns - half && first >= 0;
+  if (!run.told && late) {
+    run.told = true;
+    tell_waiting(run, first);
+  }
+}
+
+void Engine::tell_waiting(Run& run, std::int32_t waits_for) {
+  Channel& channel = *run.channel;
+  const Notice notice{.kind = Notice::Kind::kWaiting,
+                      .group = channel.id(),
+                      .sequence = run.sequence,
+                      .culprit = waits_for,
+                      .from = options_.world_rank,
+                      .code = Code::kTimeout,
+                      .text = {}};
+  for (const int rank : channel.world_ranks) {
+    if (rank != options_.world_rank && (node_ == nullptr || !node_->has(rank))) {
+      transports_.front()->notify(rank, notice);
+    }
+  }
+}
+
+void Engine::time_out(Run& run, std::int64_t now_ns) {
+  Channel& channel = *run.channel;
+  note_waiting(run, now_ns);
+  const Wait wait = find_wait(run);
+  std::vector<int> guilty;
+  for (const int suspect : wait.world_ranks) {
+    const int rank = find_guilty(channel, suspect, run.sequence);
+    if (std::find(guilty.begin(), guilty.end(), rank) == guilty.end()) {
+      guilty.push_back(rank);
+    }
+  }
+  std::string state;
+  if (guilty.size() == 1 && node_ != nullptr && process_stopped(node_->pid_of(guilty.front()))) {
+    state = " (its process is stopped)";
+  }
+  const std::string who =
+      guilty.empty() ? std::string("a peer") : describe_ranks(guilty) + state;
+  const std::string where =
+      run.state == Run::State::kActive
+          ? fmt::format(" at step {} ({})", wait.step,
+                        describe(run.plan->schedule.steps[wait.step]))
+          : std::string(" before its first step");
+  fail_channel(channel,
+               Error{.code = Code::kTimeout,
+                     .culprit = guilty.empty() ? -1 : guilty.front(),
+                     .message = fmt::format("timed out after {} ms waiting for {}{}; operation #{} of "
+                                            "the group",
+                                            run.timeout_ms, who, where, run.sequence)},
+               true);
+}
+
+void Engine::check_run(Run& run, std::int64_t now_ns) {
+  if (run.deadline_ns == Deadline::kNever) {
+    run.deadline_ns = Deadline::after_ms(run.timeout_ms).at_ns();
+  }
+  if (run.mismatch_since_ns != 0) {
+    settle_mismatch(run, now_ns);
+    return;
+  }
+  if (now_ns >= run.deadline_ns) {
+    time_out(run, now_ns);
+    return;
+  }
+  note_waiting(run, now_ns);
+  // A rank of this node that left the group will never come.
+  const Wait wait = find_wait(run);
+  Channel& channel = *run.channel;
+  for (const MappedPeer& peer : channel.peers) {
+    const bool awaited = std::find(wait.world_ranks.begin(), wait.world_ranks.end(),
+                                   peer.world_rank) != wait.world_ranks.end();
+    if (awaited && peer.block != nullptr &&
+        peer.block->state.left.load(std::memory_order_acquire) != 0) {
+      // It may have come, written and left between the two looks.
+      if (const Wait again = find_wait(run);
+          std::find(again.world_ranks.begin(), again.world_ranks.end(), peer.world_rank) !=
+          again.world_ranks.end()) {
+        fail_channel(channel,
+                     Error{.code = Code::kAborted,
+                           .culprit = peer.world_rank,
+                           .message = fmt::format("rank {} has left the group", peer.world_rank)},
+                     true);
+        return;
+      }
+    }
+  }
+}
+
+// The slow look at everything that can go wrong. Called about every millisecond of waiting.
+void Engine::check(std::int64_t now_ns) {
+  if (node_ != nullptr) {
+    std::vector<int> dead;
+    node_->poll_dead(&dead);
+    for (const int rank : dead) {
+      on_dead(rank);
+    }
+  }
+  // Failing a channel removes its runs: walk copies.
+  const std::vector<Channel*> channels = channels_;
+  for (Channel* channel : channels) {
+    check_records(*channel);
+    if (!channel->pending.empty()) {
+      check_run(*channel->pending.front(), now_ns);
+    }
+  }
+  const std::vector<Run*> runs = runs_;
+  for (Run* run : runs) {
+    if (std::find(runs_.begin(), runs_.end(), run) != runs_.end()) {
+      check_run(*run, now_ns);
+    }
+  }
+  for (std::size_t i = transfers_.size(); i-- > 0;) {
+    if (i < transfers_.size() && now_ns >= transfers_[i]->deadline_ns) {
+      time_out_transfer(*transfers_[i]);
+    }
+  }
+}
+
+}  // namespace isthmus

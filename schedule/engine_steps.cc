@@ -1,0 +1,288 @@
+// How the engine executes steps.
+
+#include <algorithm>
+
+#include "kernels/copy.h"
+#include "schedule/diagnosis.h"
+#include "schedule/engine.h"
+
+namespace isthmus {
+
+bool Engine::advance(Run& run) {
+  if (run.state != Run::State::kActive) {
+    return false;
+  }
+  return run.plan->schedule.in_order ? advance_in_order(run) : advance_dataflow(run);
+}
+
+// Runs steps until one has to wait. True when any step was done.
+bool Engine::advance_in_order(Run& run) {
+  const std::vector<Step>& steps = run.plan->schedule.steps;
+  const std::uint32_t first = run.next;
+  while (run.next < steps.size()) {
+    if (!run_local(run, steps[run.next])) {
+      return run.next != first;
+    }
+    ++run.next;
+  }
+  complete(run);
+  return true;
+}
+
+// One step that needs no transport. False when it has to wait.
+bool Engine::run_local(Run& run, const Step& step) {
+  switch (step.kind) {
+    case StepKind::kCopy:
+      copy(run, step);
+      return true;
+    case StepKind::kReduce:
+      reduce(run, step);
+      return true;
+    case StepKind::kPublish:
+      publish(run, step);
+      return true;
+    case StepKind::kAwait:
+      return step.line == kAnnounceLine ? await_announcements(run, step) : await(run, step);
+    case StepKind::kSend:
+    case StepKind::kRecv:
+      break;
+  }
+  ISTHMUS_CHECK(false, "a message step in an in-order schedule");
+}
+
+std::byte* Engine::mapped(Run& run, Space space, std::uint32_t local) const {
+  switch (space) {
+    case Space::kLine:
+      return run.channel->peers[local]
+          .block->announcements[run.sequence % kAnnounceRing]
+          .payload.data();
+    case Space::kSlot:
+      return run.channel->peers[local].block->slots[run.sequence % kSlotRing].data();
+    default:
+      return run.stage[local];
+  }
+}
+
+std::byte* Engine::locate(Run& run, const Place& place) const {
+  switch (place.space) {
+    case Space::kInput:
+      // Steps never write the input; one pointer type keeps the step loop simple.
+      return const_cast<std::byte*>(run.input) + run.geometry.offset(place.at);
+    case Space::kOutput:
+      return run.output + run.geometry.offset(place.at);
+    case Space::kScratch:
+      return run.scratch + std::size_t{place.at} * run.geometry.unit_bytes();
+    case Space::kNone:
+      return nullptr;
+    default:
+      return mapped(run, place.space, place.local) + std::size_t{place.at} * run.geometry.unit_bytes();
+  }
+}
+
+void Engine::copy(Run& run, const Step& step) {
+  const std::size_t bytes = run.geometry.length(step.begin, step.end);
+  if (bytes != 0) {
+    copy_bytes(locate(run, step.dst), locate(run, step.src), bytes);
+  }
+}
+
+void Engine::reduce(Run& run, const Step& step) {
+  const std::size_t bytes = run.geometry.length(step.begin, step.end);
+  if (bytes == 0) {
+    return;
+  }
+  const void* sources[kReduceSourcesMax];
+  std::uint32_t count = 0;
+  std::byte* const dst = locate(run, step.dst);
+  if (step.count == 0) {
+    sources[count++] = dst;
+    sources[count++] = locate(run, step.src);
+  } else {
+    const std::size_t offset = std::size_t{step.src.at} * run.geometry.unit_bytes();
+    for (std::uint32_t i = step.src.local; i < step.src.local + step.count; ++i) {
+      sources[count++] = step.own_input && i == run.channel->local
+                             ? run.input + run.geometry.offset(step.begin)
+                             : mapped(run, step.src.space, i) + offset;
+    }
+  }
+  const std::size_t elements = bytes / dtype_bytes(static_cast<DType>(run.info.dtype));
+  run.plan->reduce(dst, sources, static_cast<int>(count), elements,
+                   step.finish ? run.plan->divisor : 1);
+}
+
+void Engine::ring_sleepers(const Channel& channel) const {
+  for (std::size_t i = 0; i < channel.peers.size(); ++i) {
+    const MappedPeer& peer = channel.peers[i];
+    // A sleeper that sets its flag just after this look finds the line itself within kSleepMs.
+    if (i != channel.local && peer.bell != nullptr &&
+        peer.bell->sleeping.load(std::memory_order_relaxed) != 0) {
+      ShmNode::ring(peer);
+    }
+  }
+}
+
+void Engine::publish(Run& run, const Step& step) {
+  Channel& channel = *run.channel;
+  const std::uint32_t ring = run.sequence % kAnnounceRing;
+  if (step.line == kAnnounceLine) {
+    Announcement& mine = channel.own->announcements[ring];
+    mine.stage_line = run.lease ? static_cast<std::uint32_t>(run.lease->offset / kCacheLine) : 0;
+    mine.finished = channel.finished;
+    mine.key.store(announce_key(run.sequence, run.info.signature), std::memory_order_release);
+  } else {
+    channel.own->progress[ring][step.line - 1U].value.store(announce_key(run.sequence, step.value),
+                                                            std::memory_order_release);
+  }
+  ring_sleepers(channel);
+}
+
+bool Engine::await_announcements(Run& run, const Step& step) {
+  Channel& channel = *run.channel;
+  const std::uint32_t ring = run.sequence % kAnnounceRing;
+  const std::uint64_t wanted = announce_key(run.sequence, run.info.signature);
+  const std::uint32_t last = step.peer + step.count;
+  for (std::uint32_t i = std::max(step.peer, run.await_from); i < last; ++i) {
+    if (i == channel.local) {
+      continue;
+    }
+    const Announcement& theirs = channel.peers[i].block->announcements[ring];
+    const std::uint64_t key = theirs.key.load(std::memory_order_acquire);
+    if (key != wanted) {
+      if (key >> 32 == run.sequence && run.mismatch_since_ns == 0) [[unlikely]] {
+        run.mismatch_since_ns = monotonic_ns();
+        settle_mismatch(run, run.mismatch_since_ns);
+      }
+      run.await_from = i;
+      return false;
+    }
+    run.stage[i] = channel.peers[i].stage + std::size_t{theirs.stage_line} * kCacheLine;
+    if (static_cast<std::int32_t>(theirs.finished - run.peers_finished) < 0) {
+      run.peers_finished = theirs.finished;
+    }
+    ++run.peers_heard;
+  }
+  run.await_from = 0;
+  return true;
+}
+
+bool Engine::await(Run& run, const Step& step) {
+  Channel& channel = *run.channel;
+  const std::uint32_t ring = run.sequence % kAnnounceRing;
+  const std::uint32_t last = step.peer + step.count;
+  for (std::uint32_t i = std::max(step.peer, run.await_from); i < last; ++i) {
+    if (i == channel.local) {
+      continue;
+    }
+    const std::uint64_t value =
+        channel.peers[i].block->progress[ring][step.line - 1U].value.load(std::memory_order_acquire);
+    if (value >> 32 != run.sequence || static_cast<std::uint32_t>(value) < step.value) {
+      run.await_from = i;
+      return false;
+    }
+  }
+  run.await_from = 0;
+  return true;
+}
+
+bool Engine::prepare_dataflow(Run& run) {
+  const Schedule& schedule = run.plan->schedule;
+  run.left = static_cast<std::uint32_t>(schedule.steps.size());
+  run.waits = schedule.wait_count;
+  run.posted.assign(schedule.steps.size(), false);
+  // The last ready step is run first: filled backwards, so that steps start in their order.
+  for (std::uint32_t i = run.left; i-- > 0;) {
+    if (run.waits[i] == 0) {
+      run.ready.push_back(i);
+    }
+  }
+  return true;
+}
+
+void Engine::complete_step(Run& run, std::uint32_t index) {
+  const Schedule& schedule = run.plan->schedule;
+  --run.left;
+  for (std::uint32_t k = schedule.release_begin[index + 1]; k-- > schedule.release_begin[index];) {
+    const std::uint32_t next = schedule.releases[k];
+    if (--run.waits[next] == 0) {
+      run.ready.push_back(next);
+    }
+  }
+}
+
+// Posts a message step. True when it was posted or done; false when the lane is busy.
+bool Engine::post(Run& run, std::uint32_t index) {
+  Channel& channel = *run.channel;
+  const Step& step = run.plan->schedule.steps[index];
+  const Tag tag{.operation = make_operation(channel.id(), run.sequence, false),
+                .message = step.value};
+  const std::size_t bytes = run.geometry.length(step.begin, step.end);
+  Endpoint& lane = endpoint(channel, step.peer);
+  const Token token{.owner = &run, .step = index};
+  Result<Endpoint::Post> posted =
+      step.kind == StepKind::kSend
+          ? lane.post_send(tag, run.info, {locate(run, step.src), bytes}, token)
+          : lane.post_recv(tag, run.info, {locate(run, step.dst), bytes}, token);
+  if (!posted.ok()) {
+    fail(run, describe_failure(run, index, posted.error()));
+    return true;
+  }
+  if (*posted == Endpoint::Post::kBusy) {
+    return false;
+  }
+  if (*posted == Endpoint::Post::kDone) {
+    complete_step(run, index);
+  } else {
+    run.posted[index] = true;
+  }
+  return true;
+}
+
+bool Engine::advance_dataflow(Run& run) {
+  bool moved = false;
+  std::vector<std::uint32_t> again;
+  const auto retry = [&](std::vector<std::uint32_t>* list) {
+    again.swap(*list);
+    list->clear();
+    for (const std::uint32_t index : again) {
+      run.ready.push_back(index);
+    }
+    again.clear();
+  };
+  retry(&run.awaiting);
+  retry(&run.busy);
+  while (run.state == Run::State::kActive && !run.ready.empty()) {
+    const std::uint32_t index = run.ready.back();
+    run.ready.pop_back();
+    const Step& step = run.plan->schedule.steps[index];
+    if (step.kind == StepKind::kSend || step.kind == StepKind::kRecv) {
+      if (post(run, index)) {
+        moved = true;
+      } else {
+        run.busy.push_back(index);
+      }
+      continue;
+    }
+    run.await_from = 0;
+    if (run_local(run, step)) {
+      complete_step(run, index);
+      moved = true;
+    } else if (run.state == Run::State::kActive) {
+      run.awaiting.push_back(index);
+    }
+  }
+  if (run.state == Run::State::kActive && run.left == 0) {
+    complete(run);
+    moved = true;
+  }
+  return moved;
+}
+
+Endpoint& Engine::endpoint(Channel& channel, std::uint32_t peer) {
+  Endpoint*& lane = channel.endpoints[peer];
+  if (lane == nullptr) {
+    lane = &transports_.front()->endpoint(channel.world_ranks[peer]);
+  }
+  return *lane;
+}
+
+}  // namespace isthmus

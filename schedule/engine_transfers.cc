@@ -1,0 +1,164 @@
+// Point-to-point transfers and completions.
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "schedule/diagnosis.h"
+#include "schedule/engine.h"
+
+namespace isthmus {
+namespace {
+
+// Token::step of a transfer; steps of schedules are below Builder::kStepsMax.
+constexpr std::uint32_t kTransferStep = 0xffffffffU;
+
+std::string describe_transfer(const Engine::Transfer& transfer) {
+  const std::size_t bytes = transfer.is_recv ? transfer.into.size() : transfer.data.size();
+  return fmt::format("rank {}: {} of {} bytes {} rank {} in group '{}'",
+                     transfer.channel->world_rank(), transfer.is_recv ? "recv" : "send", bytes,
+                     transfer.is_recv ? "from" : "to", transfer.channel->world_ranks[transfer.peer],
+                     transfer.channel->name);
+}
+
+}  // namespace
+
+Status Engine::start_transfer(std::unique_ptr<Transfer> transfer) {
+  {
+    const BatonGuard guard(baton_);
+    Channel& channel = *transfer->channel;
+    ISTHMUS_TRY(admit(channel));
+    transfer->deadline_ns =
+        Deadline::after_ms(transfer->timeout_ms).at_ns();
+    transfer->work->set_identity(0, channel.key, Lanes::current_depth());
+    lanes_.issued(transfer->work);
+    outstanding_.fetch_add(1, std::memory_order_relaxed);
+    ++messaging_;
+    transfers_.push_back(std::move(transfer));
+    post_transfers();
+  }
+  if (outstanding_.load(std::memory_order_relaxed) != 0) {
+    ensure_driver();
+    wake_driver();
+  }
+  return {};
+}
+
+bool Engine::post_transfers() {
+  bool moved = false;
+  // Walked by index: a transfer that ends takes itself out.
+  for (std::size_t i = 0; i < transfers_.size();) {
+    Transfer& transfer = *transfers_[i];
+    if (transfer.posted) {
+      ++i;
+      continue;
+    }
+    Endpoint& lane = endpoint(*transfer.channel, transfer.peer);
+    const Token token{.owner = &transfer, .step = kTransferStep};
+    const Result<Endpoint::Post> posted =
+        transfer.is_recv ? lane.post_recv(transfer.tag, transfer.info, transfer.into, token)
+                         : lane.post_send(transfer.tag, transfer.info, transfer.data, token);
+    if (!posted.ok()) {
+      finish_transfer(transfer, posted.error());
+      moved = true;
+      continue;
+    }
+    if (*posted == Endpoint::Post::kDone) {
+      finish_transfer(transfer, std::nullopt);
+      moved = true;
+      continue;
+    }
+    moved = moved || *posted == Endpoint::Post::kPosted;
+    transfer.posted = *posted == Endpoint::Post::kPosted;
+    ++i;
+  }
+  return moved;
+}
+
+void Engine::finish_transfer(Transfer& transfer, std::optional<Error> error) {
+  if (error) {
+    if (transfer.posted) {
+      endpoint(*transfer.channel, transfer.peer).cancel(transfer.tag.operation);
+    }
+    error->message = fmt::format("{}: {}", describe_transfer(transfer), error->message);
+  }
+  transfer.done = true;
+  transfer.work->finish(std::move(error));
+  lanes_.done(transfer.work);
+  outstanding_.fetch_sub(1, std::memory_order_relaxed);
+  --messaging_;
+  // Completions of the same batch may still name it: freed by the next pass.
+  const auto found = std::find_if(transfers_.begin(), transfers_.end(),
+                                  [&](const auto& owned) { return owned.get() == &transfer; });
+  transfer_graveyard_.push_back(std::move(*found));
+  transfers_.erase(found);
+}
+
+void Engine::time_out_transfer(Transfer& transfer) {
+  const int peer = transfer.channel->world_ranks[transfer.peer];
+  Channel& channel = *transfer.channel;
+  const Error error{.code = Code::kTimeout,
+                    .culprit = peer,
+                    .message = fmt::format("timed out after {} ms waiting for rank {}",
+                                           transfer.timeout_ms, peer)};
+  finish_transfer(transfer, error);
+  fail_channel(channel, error, true);
+}
+
+void Engine::handle(const Completion& completion) {
+  const Error failure{.code = completion.code,
+                      .culprit = -1,
+                      .message = std::string(code_name(completion.code))};
+  if (completion.token.step == kTransferStep) {
+    Transfer& transfer = *static_cast<Transfer*>(completion.token.owner);
+    if (transfer.done) {
+      return;
+    }
+    transfer.posted = false;
+    if (!completion.failed) {
+      finish_transfer(transfer, std::nullopt);
+      return;
+    }
+    Error error = failure;
+    if (completion.code == Code::kMismatch) {
+      error.message = fmt::format("sizes differ: {} bytes here, {} bytes on rank {}",
+                                  transfer.is_recv ? transfer.into.size() : transfer.data.size(),
+                                  completion.peer_info.count,
+                                  transfer.channel->world_ranks[transfer.peer]);
+    }
+    finish_transfer(transfer, error);
+    return;
+  }
+  Run& run = *static_cast<Run*>(completion.token.owner);
+  const std::uint32_t index = completion.token.step;
+  if (run.state != Run::State::kActive || !run.posted[index]) {
+    return;
+  }
+  run.posted[index] = false;
+  Channel& channel = *run.channel;
+  const Step& step = run.plan->schedule.steps[index];
+  const bool other_operation =
+      completion.is_recv && completion.peer_info.signature != run.info.signature;
+  if ((completion.failed && completion.code == Code::kMismatch) ||
+      (!completion.failed && other_operation)) {
+    const Error error =
+        mismatch_between(channel, run.sequence,
+                         {{.world_rank = channel.world_rank(), .info = run.info},
+                          {.world_rank = channel.world_ranks[step.peer],
+                           .info = completion.peer_info}});
+    tell(channel, run.sequence, Notice::Kind::kRefused, error);
+    fail(run, error);
+    return;
+  }
+  if (completion.failed) {
+    if (completion.code == Code::kPeerDead) {
+      on_dead(channel.world_ranks[step.peer]);
+      return;
+    }
+    fail_channel(channel, describe_failure(run, index, failure), true);
+    return;
+  }
+  complete_step(run, index);
+}
+
+}  // namespace isthmus

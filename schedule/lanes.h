@@ -1,0 +1,69 @@
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "schedule/work.h"
+
+namespace isthmus {
+
+// Threads on which completion callbacks run, so that none runs on a thread that moves data. Lane d runs
+// the callbacks of works issued at depth d; a work issued inside a callback of lane d belongs to lane
+// d + 1, so a callback may wait for such a work. Callbacks of one stream (group and lane) run in the
+// order in which the works were issued. Threads are made on demand, at most kLanesMax.
+// Thread rule: any thread.
+class Lanes {
+ public:
+  // Depth of nested waits in callbacks. Deeper works share the last lane.
+  static constexpr int kLanesMax = 8;
+
+  using Hook = std::function<void(const std::function<void()>& body)>;
+
+  Lanes() = default;
+  ~Lanes() { stop(); }
+
+  Lanes(const Lanes&) = delete;
+  Lanes& operator=(const Lanes&) = delete;
+
+  // Lane that a work issued by the calling thread belongs to.
+  static int current_depth();
+
+  // Wraps the body of each lane thread; see World::set_lane_hook. Process-wide.
+  static void set_hook(Hook hook);
+
+  // Announces a work whose callbacks will come in issue order. Called when it is issued.
+  void issued(const WorkRef& work);
+
+  // The work is done. It goes to its lane once all earlier works of its stream have gone.
+  void done(const WorkRef& work);
+
+  // Runs what is queued, then joins the threads. Idempotent.
+  void stop();
+
+ private:
+  struct Lane {
+    std::mutex mutex;
+    std::condition_variable wake;
+    std::deque<WorkRef> queue;
+    std::thread thread;
+    bool stopping = false;
+  };
+
+  void push(int depth, WorkRef work);
+  void lane_main(int depth);
+
+  std::mutex mutex_;
+  std::map<std::uint64_t, std::deque<WorkRef>> streams_;  // issued, not yet handed to a lane
+  std::array<Lane, kLanesMax> lanes_;
+  bool stopped_ = false;
+};
+
+}  // namespace isthmus

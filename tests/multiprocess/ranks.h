@@ -1,0 +1,114 @@
+#pragma once
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "collectives/world.h"
+#include "transport/file_store.h"
+
+namespace isthmus::testing {
+
+// Forks ranks as processes that share a file store in a fresh folder; every rank has a watchdog alarm,
+// dies with its parent, and is reaped by pid.
+class Ranks {
+ public:
+  using Body = std::function<int(World& world)>;  // exit code of the rank
+
+  struct Options {
+    int size = 2;
+    unsigned watchdog_s = 60;
+    std::vector<std::string> node_ids;  // by rank; empty: all on this node
+    std::int64_t timeout_ms = 20'000;
+  };
+
+  Ranks(const Options& options, const Body& body) : options_(options) {
+    std::string pattern = (std::filesystem::temp_directory_path() / "isthmus-test-XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+    for (int rank = 0; rank < options.size; ++rank) {
+      const pid_t pid = ::fork();
+      if (pid == 0) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        ::alarm(options.watchdog_s);
+        ::_exit(run(rank, body));
+      }
+      pids_.push_back(pid);
+    }
+  }
+
+  ~Ranks() {
+    for (const pid_t pid : pids_) {
+      if (pid > 0) {
+        ::kill(pid, SIGKILL);
+        ::waitpid(pid, nullptr, 0);
+      }
+    }
+    std::filesystem::remove_all(folder_);
+  }
+
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
+
+  pid_t pid(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
+
+  const std::string& folder() const { return folder_; }
+
+  // Exit code of a rank, or minus the signal that ended it.
+  int wait(int rank) {
+    pid_t& pid = pids_[static_cast<std::size_t>(rank)];
+    int status = 0;
+    if (::waitpid(pid, &status, 0) != pid) {
+      return -1000;
+    }
+    pid = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+  // Waits for all; the codes by rank.
+  std::vector<int> wait_all() {
+    std::vector<int> codes;
+    for (int rank = 0; rank < options_.size; ++rank) {
+      codes.push_back(wait(rank));
+    }
+    return codes;
+  }
+
+ private:
+  int run(int rank, const Body& body) {
+    Result<std::unique_ptr<FileStore>> store = FileStore::create(folder_ + "/store");
+    if (!store.ok()) {
+      std::fprintf(stderr, "%s\n", store.error().to_string().c_str());
+      return 98;
+    }
+    WorldOptions world_options;
+    world_options.rank = rank;
+    world_options.size = options_.size;
+    world_options.timeout_ms = options_.timeout_ms;
+    if (!options_.node_ids.empty()) {
+      world_options.node_id = options_.node_ids[static_cast<std::size_t>(rank)];
+    }
+    Result<std::unique_ptr<World>> world = World::create(world_options, **store);
+    if (!world.ok()) {
+      std::fprintf(stderr, "rank %d: %s\n", rank, world.error().to_string().c_str());
+      return 99;
+    }
+    return body(**world);
+  }
+
+  Options options_;
+  std::string folder_;
+  std::vector<pid_t> pids_;
+};
+
+}  // namespace isthmus::testing
