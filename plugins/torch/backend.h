@@ -1,0 +1,545 @@
+#pragma once
+
+// Included by shim.cc only: the c10d backend. Its virtual functions run without Python's lock;
+// asyncOp == false runs on the caller's thread and returns no Work.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Utils.hpp>
+
+#include "plugins/torch/job.h"
+#include "plugins/torch/work.h"
+#include "plugins/torch/worlds.h"
+
+namespace isthmus::plugin {
+
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+// Tag of point-to-point messages inside collectives; users' tags are below.
+inline constexpr std::uint32_t kInternalTag = 0x80000000U;
+
+struct Options final : c10d::Backend::Options {
+  explicit Options(milliseconds limit = kBackendDefaultTimeout)
+      : c10d::Backend::Options(kName, limit) {}
+};
+
+class BackendIsthmus final : public c10d::Backend {
+ public:
+  BackendIsthmus(std::shared_ptr<Group> group, c10::intrusive_ptr<Options> options, int rank,
+                 int size)
+      : Backend(rank, size), group_(std::move(group)), options_(std::move(options)) {
+    init();
+  }
+
+  const std::string getBackendName() const override { return kName; }
+
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override {
+    const Tensor& tensor = only(tensors, "all_reduce");
+    check_tensor(tensor, "all_reduce");
+    scale(tensor, opts.reduceOp);
+    Call call = reduce_call(OpKind::kAllReduce, tensor, tensor.numel(), plain_op(opts.reduceOp),
+                            "all_reduce");
+    if (!opts.asyncOp && plain(tensor)) [[likely]] {
+      call.input = call.output = tensor.mutable_data_ptr();
+      return run_now(call, opts.timeout);
+    }
+    Job job = new_job(OpType::ALLREDUCE, "isthmus:all_reduce", opts, {tensor});
+    call.input = call.output = job.in_place(tensor, true, true);
+    job.calls.push_back(call);
+    return issue(std::move(job));
+  }
+
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& opts) override {
+    Job job = new_job(OpType::ALLREDUCE_COALESCED, "isthmus:all_reduce_coalesced", opts, tensors);
+    for (const Tensor& tensor : tensors) {
+      check_tensor(tensor, "all_reduce");
+      scale(tensor, opts.reduceOp);
+      Call call = reduce_call(OpKind::kAllReduce, tensor, tensor.numel(), plain_op(opts.reduceOp),
+                              "all_reduce");
+      call.input = call.output = job.in_place(tensor, true, true);
+      job.calls.push_back(call);
+    }
+    return issue(std::move(job));
+  }
+
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override {
+    const Tensor& tensor = only(tensors, "reduce");
+    check_tensor(tensor, "reduce");
+    const bool root = opts.rootRank == getRank();
+    Job job = new_job(OpType::REDUCE, "isthmus:reduce", opts, {tensor});
+    const Tensor target = root ? tensor : tensor.clone(at::MemoryFormat::Contiguous);
+    scale(target, opts.reduceOp);
+    Call call =
+        reduce_call(OpKind::kAllReduce, target, target.numel(), plain_op(opts.reduceOp), "reduce");
+    call.input = call.output = job.in_place(target, true, true);
+    job.calls.push_back(call);
+    return issue(std::move(job));
+  }
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override {
+    const Tensor& tensor = only(tensors, "broadcast");
+    check_tensor(tensor, "broadcast");
+    Call call = move_call(OpKind::kBroadcast, tensor, tensor.numel());
+    call.root = static_cast<std::uint32_t>(opts.rootRank);
+    if (!opts.asyncOp && plain(tensor)) [[likely]] {
+      call.input = call.output = tensor.mutable_data_ptr();
+      return run_now(call, opts.timeout);
+    }
+    const bool root = opts.rootRank == getRank();
+    Job job = new_job(OpType::BROADCAST, "isthmus:broadcast", opts, {tensor});
+    call.input = call.output = job.in_place(tensor, root, !root);
+    job.calls.push_back(call);
+    return issue(std::move(job));
+  }
+
+  WorkPtr _allgather_base(Tensor& output, Tensor& input,
+                          const c10d::AllgatherOptions& opts) override {
+    Job job = new_job(OpType::_ALLGATHER_BASE, "isthmus:all_gather", opts, {});
+    if (!opts.asyncOp && plain(output) && plain(input)) [[likely]] {
+      return run_now(gather_call(job, output, input), opts.timeout);
+    }
+    job.outputs = {output};
+    job.calls.push_back(gather_call(job, output, input));
+    return issue(std::move(job));
+  }
+
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& opts) override {
+    check_sizes("all_gather", outputs.size(), inputs.size());
+    Job job = new_job(OpType::COALESCED, "isthmus:all_gather_coalesced", opts, outputs);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      job.calls.push_back(gather_call(job, outputs[i], inputs[i]));
+    }
+    return issue(std::move(job));
+  }
+
+  // Lists of unequal sizes are gathered in blocks of the largest.
+  WorkPtr allgather(TensorLists& output_lists, Tensors& inputs,
+                    const c10d::AllgatherOptions& opts) override {
+    const Tensor& input = only(inputs, "all_gather");
+    const Tensors& list = only_list(output_lists, "all_gather", input);
+    const std::int64_t width = widest(list);
+    check_sizes("all_gather", list[own()].numel(), input.numel());
+    Job job = new_job(OpType::ALLGATHER, "isthmus:all_gather", opts, list);
+    job.nested = true;
+    Call call = move_call(OpKind::kAllGather, input, width);
+    call.output = job.blocks(list, width, false, true);
+    if (input.numel() == width) {
+      call.input = job.in_place(input, true, false);
+    } else {
+      copy_all({{job.copies[own()].from, input}});
+      call.input = static_cast<char*>(call.output) + own() * call.count * dtype_bytes(call.dtype);
+    }
+    job.calls.push_back(call);
+    return issue(std::move(job));
+  }
+
+  WorkPtr _reduce_scatter_base(Tensor& output, Tensor& input,
+                               const c10d::ReduceScatterOptions& opts) override {
+    Job job = new_job(OpType::_REDUCE_SCATTER_BASE, "isthmus:reduce_scatter", opts, {});
+    if (!opts.asyncOp && plain(output) && plain(input)) [[likely]] {
+      return run_now(scatter_call(job, output, input, opts.reduceOp), opts.timeout);
+    }
+    job.outputs = {output};
+    job.calls.push_back(scatter_call(job, output, input, opts.reduceOp));
+    return issue(std::move(job));
+  }
+
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& opts) override {
+    check_sizes("reduce_scatter", outputs.size(), inputs.size());
+    Job job = new_job(OpType::REDUCE_SCATTER_TENSOR_COALESCED, "isthmus:reduce_scatter_coalesced",
+                      opts, outputs);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      job.calls.push_back(scatter_call(job, outputs[i], inputs[i], opts.reduceOp));
+    }
+    return issue(std::move(job));
+  }
+
+  WorkPtr reduce_scatter(Tensors& outputs, TensorLists& input_lists,
+                         const c10d::ReduceScatterOptions& opts) override {
+    const Tensor& output = only(outputs, "reduce_scatter");
+    const Tensors& list = only_list(input_lists, "reduce_scatter", output);
+    const std::int64_t width = widest(list);
+    check_sizes("reduce_scatter", list[own()].numel(), output.numel());
+    Job job = new_job(OpType::REDUCE_SCATTER, "isthmus:reduce_scatter", opts, {output});
+    Tensors scaled = list;
+    for (Tensor& tensor : scaled) {
+      tensor = scaled_copy(tensor, opts.reduceOp);
+    }
+    Call call = reduce_call(OpKind::kReduceScatter, output, width, plain_op(opts.reduceOp),
+                            "reduce_scatter");
+    call.input = job.blocks(scaled, width, true, false);
+    if (output.numel() == width) {
+      call.output = job.in_place(output, false, true);
+    } else {
+      const Tensor block = at::empty({width}, output.options());
+      job.keep.push_back(block);
+      job.copies.push_back({output, block.narrow(0, 0, output.numel()).view(output.sizes())});
+      call.output = block.mutable_data_ptr();
+    }
+    job.calls.push_back(call);
+    return issue(std::move(job));
+  }
+
+  WorkPtr gather(TensorLists& output_lists, Tensors& inputs,
+                 const c10d::GatherOptions& opts) override {
+    const Tensor& input = only(inputs, "gather");
+    const bool root = opts.rootRank == getRank();
+    Job job = new_job(OpType::GATHER, "isthmus:gather", opts, {});
+    job.nested = true;
+    std::vector<Chunk> sends(static_cast<std::size_t>(getSize()));
+    std::vector<Chunk> receives(sends.size());
+    check_tensor(input, "gather");
+    sends[static_cast<std::size_t>(opts.rootRank)] = chunk(job, input, true, false);
+    if (root) {
+      const Tensors& list = only_list(output_lists, "gather", input);
+      job.outputs = list;
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        receives[i] = chunk(job, list[i], false, true);
+      }
+    }
+    return exchange(std::move(job), sends, receives);
+  }
+
+  WorkPtr scatter(Tensors& outputs, TensorLists& input_lists,
+                  const c10d::ScatterOptions& opts) override {
+    const Tensor& output = only(outputs, "scatter");
+    Job job = new_job(OpType::SCATTER, "isthmus:scatter", opts, {output});
+    std::vector<Chunk> sends(static_cast<std::size_t>(getSize()));
+    std::vector<Chunk> receives(sends.size());
+    check_tensor(output, "scatter");
+    receives[static_cast<std::size_t>(opts.rootRank)] = chunk(job, output, false, true);
+    if (opts.rootRank == getRank()) {
+      const Tensors& list = only_list(input_lists, "scatter", output);
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        sends[i] = chunk(job, list[i], true, false);
+      }
+    }
+    return exchange(std::move(job), sends, receives);
+  }
+
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override {
+    check_sizes("all_to_all", static_cast<std::size_t>(getSize()), outputs.size());
+    check_sizes("all_to_all", static_cast<std::size_t>(getSize()), inputs.size());
+    Job job = new_job(OpType::ALLTOALL, "isthmus:all_to_all", opts, outputs);
+    std::vector<Chunk> sends;
+    std::vector<Chunk> receives;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      check_tensor(inputs[i], "all_to_all");
+      check_tensor(outputs[i], "all_to_all");
+      sends.push_back(chunk(job, inputs[i], true, false));
+      receives.push_back(chunk(job, outputs[i], false, true));
+    }
+    return exchange(std::move(job), sends, receives);
+  }
+
+  WorkPtr alltoall_base(Tensor& output, Tensor& input, std::vector<std::int64_t>& output_splits,
+                        std::vector<std::int64_t>& input_splits,
+                        const c10d::AllToAllOptions& opts) override {
+    check_tensor(input, "all_to_all");
+    check_tensor(output, "all_to_all");
+    Job job = new_job(OpType::ALLTOALL_BASE, "isthmus:all_to_all", opts, {output});
+    const std::vector<Chunk> sends = split(job, input, input_splits, true);
+    const std::vector<Chunk> receives = split(job, output, output_splits, false);
+    return exchange(std::move(job), sends, receives);
+  }
+
+  WorkPtr send(Tensors& tensors, int peer, int tag) override {
+    const Tensor& tensor = only(tensors, "send");
+    check_tensor(tensor, "send");
+    Job job = new_job(OpType::SEND, "isthmus:send", c10d::AllToAllOptions(), {tensor});
+    const Chunk piece = chunk(job, tensor, true, false);
+    return issue(std::move(job), [&](WorkIsthmus& work) {
+      work.add(
+          taken(group_->communicator->start_send(piece.data, piece.bytes, peer, user_tag(tag))));
+    });
+  }
+
+  WorkPtr recv(Tensors& tensors, int peer, int tag) override {
+    const Tensor& tensor = only(tensors, "recv");
+    check_tensor(tensor, "recv");
+    Job job = new_job(OpType::RECV, "isthmus:recv", c10d::AllToAllOptions(), {tensor});
+    const Chunk piece = chunk(job, tensor, false, true);
+    return issue(std::move(job), [&](WorkIsthmus& work) {
+      work.add(
+          taken(group_->communicator->start_recv(piece.data, piece.bytes, peer, user_tag(tag))));
+    });
+  }
+
+  WorkPtr barrier(const c10d::BarrierOptions& opts) override {
+    if (!opts.asyncOp) {
+      return run_now({}, opts.timeout);
+    }
+    Job job = new_job(OpType::BARRIER, "isthmus:barrier", opts, {});
+    job.calls.emplace_back();
+    return issue(std::move(job));
+  }
+
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_all_ranks*/) override {
+    run_now({}, opts.timeout);
+  }
+
+  // Every group counts from 0 by itself; nothing is to be agreed on.
+  void setSequenceNumberForGroup() override {}
+
+  std::uint64_t getSequenceNumberForGroup() override { return group_->communicator->sequence(); }
+
+  void setTimeout(milliseconds timeout) override {
+    options_->timeout = timeout;
+    group_->communicator->set_timeout_ms(timeout.count());
+  }
+
+  c10d::ErrorType getError() override {
+    const std::shared_ptr<const Error> failure = group_->communicator->failure();
+    if (failure == nullptr) {
+      return c10d::ErrorType::SUCCESS;
+    }
+    return failure->code == Code::kTimeout    ? c10d::ErrorType::TIMEOUT
+           : failure->code == Code::kPeerDead ? c10d::ErrorType::REMOTE_ERROR
+                                              : c10d::ErrorType::COMM_ERROR;
+  }
+
+  void abort() override { group_->communicator->abort("the process group was aborted"); }
+
+  void shutdown() override {
+    if (group_->whole) {
+      group_->membership->close("the process group was destroyed");
+    } else if (!group_->membership->closed()) {
+      group_->communicator->abort("the process group was destroyed");
+    }
+  }
+
+ private:
+  struct Chunk {
+    void* data = nullptr;
+    std::size_t bytes = 0;
+  };
+
+  std::size_t own() const { return static_cast<std::size_t>(getRank()); }
+
+  static CallOptions limit(milliseconds timeout) {
+    return {.timeout_ms = timeout.count() > 0 ? timeout.count() : -1};
+  }
+
+  static std::uint32_t user_tag(int tag) {
+    if (tag < 0) {
+      refuse(Code::kInvalidArgument, c10::str("isthmus takes tags from 0 up, got ", tag, "."));
+    }
+    return static_cast<std::uint32_t>(tag);
+  }
+
+  static void check_sizes(const char* op, std::int64_t expected, std::int64_t got) {
+    if (expected != got) [[unlikely]] {
+      refuse(Code::kInvalidArgument, c10::str("isthmus ", op, ": sizes do not fit, expected ",
+                                              expected, ", got ", got, "."));
+    }
+  }
+
+  static void check_sizes(const char* op, std::size_t expected, std::size_t got) {
+    check_sizes(op, static_cast<std::int64_t>(expected), static_cast<std::int64_t>(got));
+  }
+
+  const Tensors& only_list(const TensorLists& lists, const char* op, const Tensor& other) const {
+    check_tensor(other, op);
+    check_sizes(op, std::size_t{1}, lists.size());
+    check_sizes(op, static_cast<std::size_t>(getSize()), lists[0].size());
+    for (const Tensor& tensor : lists[0]) {
+      check_tensor(tensor, op);
+      if (tensor.scalar_type() != other.scalar_type()) {
+        refuse(Code::kInvalidArgument,
+               c10::str("isthmus ", op, ": the tensors must have one type, got ",
+                        dtype_text(tensor), " and ", dtype_text(other), "."));
+      }
+    }
+    return lists[0];
+  }
+
+  static std::int64_t widest(const Tensors& list) {
+    std::int64_t width = 0;
+    for (const Tensor& tensor : list) {
+      width = std::max(width, tensor.numel());
+    }
+    return width;
+  }
+
+  static WorkRef taken(Result<WorkRef> result) {
+    if (!result.ok()) {
+      raise(result.error());
+    }
+    return std::move(result).value();
+  }
+
+  // PREMUL_SUM is a SUM of what each rank multiplied by its own factor before.
+  static ReduceOp::RedOpType plain_op(const ReduceOp& op) {
+    return op.op_ == ReduceOp::PREMUL_SUM ? ReduceOp::SUM : op.op_;
+  }
+
+  static Tensor factor_of(const ReduceOp& op, const Tensor& tensor) {
+    const auto& premul = static_cast<const c10d::NCCLPreMulSumSupplement&>(*op.supplement_);
+    return premul.tensor_factor.defined()
+               ? premul.tensor_factor
+               : at::scalar_tensor(premul.double_factor, tensor.options());
+  }
+
+  static void scale(const Tensor& tensor, const ReduceOp& op) {
+    if (op.op_ == ReduceOp::PREMUL_SUM) [[unlikely]] {
+      const at::AutoDispatchBelowAutograd no_autograd;
+      tensor.mul_(factor_of(op, tensor));
+    }
+  }
+
+  static Tensor scaled_copy(const Tensor& tensor, const ReduceOp& op) {
+    if (op.op_ != ReduceOp::PREMUL_SUM) [[likely]] {
+      return tensor;
+    }
+    const at::AutoDispatchBelowAutograd no_autograd;
+    return tensor.mul(factor_of(op, tensor));
+  }
+
+  template <typename CallOpts>
+  static Job new_job(OpType type, const char* title, const CallOpts& opts, Tensors outputs) {
+    Job job;
+    job.type = type;
+    job.title = title;
+    job.timeout = opts.timeout;
+    job.async = opts.asyncOp;
+    job.outputs = std::move(outputs);
+    return job;
+  }
+
+  Call gather_call(Job& job, const Tensor& output, const Tensor& input) const {
+    check_tensor(output, "all_gather");
+    check_tensor(input, "all_gather");
+    check_sizes("all_gather", input.numel() * getSize(), output.numel());
+    check_sizes("all_gather", input.element_size(), output.element_size());
+    Call call = move_call(OpKind::kAllGather, input, input.numel());
+    call.input = job.in_place(input, true, false);
+    call.output = job.in_place(output, false, true);
+    return call;
+  }
+
+  Call scatter_call(Job& job, const Tensor& output, const Tensor& input, const ReduceOp& op) const {
+    check_tensor(output, "reduce_scatter");
+    check_tensor(input, "reduce_scatter");
+    check_sizes("reduce_scatter", output.numel() * getSize(), input.numel());
+    Call call =
+        reduce_call(OpKind::kReduceScatter, input, output.numel(), plain_op(op), "reduce_scatter");
+    if (input.scalar_type() != output.scalar_type()) {
+      refuse(Code::kInvalidArgument, "isthmus reduce_scatter: input and output differ in type.");
+    }
+    call.input = job.in_place(scaled_copy(input, op), true, false);
+    call.output = job.in_place(output, false, true);
+    return call;
+  }
+
+  static Chunk chunk(Job& job, const Tensor& tensor, bool read, bool write) {
+    return {job.in_place(tensor, read, write), tensor.nbytes()};
+  }
+
+  std::vector<Chunk> split(Job& job, const Tensor& tensor, const std::vector<std::int64_t>& splits,
+                           bool read) const {
+    std::vector<Chunk> chunks(static_cast<std::size_t>(getSize()));
+    std::vector<std::size_t> lengths(chunks.size());
+    std::vector<std::size_t> offsets(chunks.size());
+    c10d::checkSplitSizes(splits, tensor, getSize());
+    c10d::computeLengthsAndOffsets(splits, tensor, &lengths, &offsets);
+    char* const begin = static_cast<char*>(job.in_place(tensor, read, !read));
+    for (std::size_t i = 0; i < chunks.size(); ++i) {
+      chunks[i] = {begin + offsets[i] * tensor.element_size(), lengths[i] * tensor.element_size()};
+    }
+    return chunks;
+  }
+
+  // Each rank sends one chunk to every rank and receives one from it; empty ones do not travel.
+  WorkPtr exchange(Job job, const std::vector<Chunk>& sends, const std::vector<Chunk>& receives) {
+    const CallOptions options = limit(job.timeout);
+    Communicator& communicator = *group_->communicator;
+    check_sizes("exchange with itself", sends[own()].bytes, receives[own()].bytes);
+    if (sends[own()].bytes > 0 && sends[own()].data != receives[own()].data) {
+      std::memmove(receives[own()].data, sends[own()].data, sends[own()].bytes);
+    }
+    return issue(std::move(job), [&](WorkIsthmus& work) {
+      for (int i = 1; i < getSize(); ++i) {
+        const int peer = (getRank() + i) % getSize();
+        const Chunk& piece = receives[static_cast<std::size_t>(peer)];
+        if (piece.bytes > 0) {
+          work.add(
+              taken(communicator.start_recv(piece.data, piece.bytes, peer, kInternalTag, options)));
+        }
+      }
+      for (int i = 1; i < getSize(); ++i) {
+        const int peer = (getRank() + i) % getSize();
+        const Chunk& piece = sends[static_cast<std::size_t>(peer)];
+        if (piece.bytes > 0) {
+          work.add(
+              taken(communicator.start_send(piece.data, piece.bytes, peer, kInternalTag, options)));
+        }
+      }
+    });
+  }
+
+  WorkPtr run_now(const Call& call, milliseconds timeout) {
+    if (forked()) [[unlikely]] {
+      refuse_forked();
+    }
+    const Status status = group_->communicator->run(call, limit(timeout));
+    if (!status.ok()) [[unlikely]] {
+      raise(status.error());
+    }
+    return {};
+  }
+
+  [[noreturn]] static void refuse_forked() {
+    refuse(Code::kUnsupported,
+           "This process was forked from a rank of isthmus and is no rank itself: "
+           "communicate in the parent, or start workers with spawn.");
+  }
+
+  WorkPtr issue(Job job) {
+    if (!job.async) {
+      for (const Call& call : job.calls) {
+        run_now(call, job.timeout);
+      }
+      copy_all(job.copies);
+      return {};
+    }
+    const std::vector<Call> calls = std::move(job.calls);
+    const CallOptions options = limit(job.timeout);
+    return issue(std::move(job), [&](WorkIsthmus& work) {
+      for (const Call& call : calls) {
+        work.add(taken(group_->communicator->start(call, options)));
+      }
+    });
+  }
+
+  // Starts the parts of a job. When one cannot start, those before it run on with their memory.
+  template <typename Start>
+  WorkPtr issue(Job job, Start start) {
+    if (forked()) [[unlikely]] {
+      refuse_forked();
+    }
+    const bool async = job.async;
+    auto work = c10::make_intrusive<WorkIsthmus>(group_, std::move(job));
+    start(*work);
+    work->started();
+    if (!async) {
+      work->wait(kNoTimeout);
+    }
+    return async ? WorkPtr(std::move(work)) : WorkPtr();
+  }
+
+  std::shared_ptr<Group> group_;
+  c10::intrusive_ptr<Options> options_;
+};
+
+}  // namespace isthmus::plugin

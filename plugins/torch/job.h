@@ -1,0 +1,191 @@
+#pragma once
+
+// Included by shim.cc only: tensors as the engine sees them.
+#include <cctype>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "collectives/call.h"
+#include "plugins/torch/store.h"
+#include "schedule/work.h"
+
+namespace isthmus::plugin {
+
+using at::Tensor;
+using c10d::OpType;
+using c10d::ReduceOp;
+using Tensors = std::vector<Tensor>;
+using TensorLists = std::vector<Tensors>;
+
+inline std::optional<DType> kernel_dtype(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return DType::kFloat32;
+    case at::kDouble:
+      return DType::kFloat64;
+    case at::kHalf:
+      return DType::kFloat16;
+    case at::kBFloat16:
+      return DType::kBFloat16;
+    case at::kInt:
+      return DType::kInt32;
+    case at::kLong:
+      return DType::kInt64;
+    case at::kByte:
+      return DType::kUint8;
+    default:
+      return std::nullopt;
+  }
+}
+
+// "int16", as torch writes it after "torch.".
+inline std::string dtype_text(const Tensor& tensor) {
+  if (const std::optional<DType> dtype = kernel_dtype(tensor.scalar_type())) {
+    return std::string(dtype_name(*dtype));
+  }
+  switch (tensor.scalar_type()) {
+    case at::kChar:
+      return "int8";
+    case at::kShort:
+      return "int16";
+    case at::kComplexFloat:
+      return "complex64";
+    case at::kComplexDouble:
+      return "complex128";
+    default:
+      std::string text = c10::toString(tensor.scalar_type());
+      text[0] = static_cast<char>(std::tolower(text[0]));
+      return text;
+  }
+}
+
+inline void check_tensor(const Tensor& tensor, const char* op) {
+  if (!tensor.is_cpu() || tensor.layout() != at::kStrided) [[unlikely]] {
+    refuse(Code::kUnsupported,
+           c10::str("isthmus ", op, " takes dense tensors in CPU memory, this one is ",
+                    c10::str(tensor.layout()), " on ", tensor.device().str(),
+                    ": move it with .cpu(), or name another backend for its device, as in "
+                    "init_process_group(\"cpu:isthmus,cuda:nccl\")."));
+  }
+}
+
+// True when the engine may read and write the tensor's memory as it lies.
+inline bool plain(const Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+
+inline const Tensor& only(const Tensors& tensors, const char* op) {
+  if (tensors.size() != 1) {
+    refuse(Code::kInvalidArgument,
+           c10::str("isthmus ", op, " takes one tensor, got ", tensors.size(), "."));
+  }
+  return tensors.front();
+}
+
+// A call that moves `numel` elements of the tensor's type: types without kernels travel as bytes.
+inline Call move_call(OpKind kind, const Tensor& tensor, std::int64_t numel) {
+  Call call{.op = kind, .count = static_cast<std::size_t>(numel)};
+  if (const std::optional<DType> dtype = kernel_dtype(tensor.scalar_type())) {
+    call.dtype = *dtype;
+  } else {
+    call.count *= tensor.element_size();
+  }
+  return call;
+}
+
+inline constexpr const char* kReduceNames[] = {"SUM",  "AVG", "PRODUCT", "MIN",        "MAX",
+                                               "BAND", "BOR", "BXOR",    "PREMUL_SUM", "UNUSED"};
+
+inline Call reduce_call(OpKind kind, const Tensor& tensor, std::int64_t numel,
+                        ReduceOp::RedOpType op, const char* name) {
+  constexpr RedOp kRedOps[] = {RedOp::kSum, RedOp::kAvg, RedOp::kProd, RedOp::kMin, RedOp::kMax};
+  const std::optional<DType> dtype = kernel_dtype(tensor.scalar_type());
+  if (!dtype.has_value() || op > ReduceOp::MAX) [[unlikely]] {
+    refuse(Code::kUnsupported,
+           c10::str("isthmus ", name, " ", kReduceNames[op], " on ", dtype_text(tensor),
+                    " is not supported: it reduces float64, float32, float16, bfloat16, int64, "
+                    "int32 and uint8 with SUM, AVG, PRODUCT, MIN and MAX."));
+  }
+  return {
+      .op = kind, .dtype = *dtype, .red_op = kRedOps[op], .count = static_cast<std::size_t>(numel)};
+}
+
+struct Copy {
+  Tensor to;
+  Tensor from;
+};
+
+inline void copy_all(const std::vector<Copy>& copies) {
+  const at::AutoDispatchBelowAutograd no_autograd;
+  for (const Copy& copy : copies) {
+    copy.to.copy_(copy.from);
+  }
+}
+
+// One c10d call: what its running parts are, and what must outlive them.
+struct Job {
+  OpType type = OpType::UNKNOWN;
+  const char* title = nullptr;  // "isthmus:all_gather", for the profiler
+  milliseconds timeout{-1};
+  bool async = false;
+  bool nested = false;         // the future holds a list of lists
+  std::vector<Call> calls;     // collectives, in order
+  std::vector<WorkRef> parts;  // what runs
+  std::vector<Copy> copies;    // done once all parts are
+  Tensors outputs;             // what the future holds
+  Tensors keep;                // other memory that the parts use
+
+  // Memory for the engine in place of `tensor`: its own, or a copy where it does not lie densely.
+  void* in_place(const Tensor& tensor, bool read, bool write) {
+    if (plain(tensor)) {
+      keep.push_back(tensor);
+      return write ? tensor.mutable_data_ptr() : const_cast<void*>(tensor.const_data_ptr());
+    }
+    Tensor flat =
+        at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
+    if (read) {
+      copy_all({{flat, tensor}});
+    }
+    if (write) {
+      copies.push_back({tensor, flat});
+    }
+    keep.push_back(flat);
+    return flat.mutable_data_ptr();
+  }
+
+  // The same for a list of tensors: one block of `width` elements each, one after the other.
+  void* blocks(const Tensors& list, std::int64_t width, bool read, bool write) {
+    const std::size_t bytes = static_cast<std::size_t>(width) * list[0].element_size();
+    auto* const begin = static_cast<char*>(const_cast<void*>(list[0].const_data_ptr()));
+    bool packed = true;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      packed = packed && plain(list[i]) && list[i].numel() == width &&
+               (bytes == 0 || list[i].const_data_ptr() == begin + i * bytes);
+    }
+    if (packed) {
+      keep.insert(keep.end(), list.begin(), list.end());
+      return write ? list[0].mutable_data_ptr() : begin;
+    }
+    Tensor flat = at::empty({static_cast<std::int64_t>(list.size()), width}, list[0].options());
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Tensor block = flat[static_cast<std::int64_t>(i)].narrow(0, 0, list[i].numel());
+      if (read) {
+        copy_all({{block.view(list[i].sizes()), list[i]}});
+      }
+      if (write) {
+        copies.push_back({list[i], block.view(list[i].sizes())});
+      }
+    }
+    keep.push_back(flat);
+    return flat.mutable_data_ptr();
+  }
+};
+
+}  // namespace isthmus::plugin

@@ -1,0 +1,86 @@
+// The torch extension module: the only translation unit that is compiled against torch, once per
+// minor version of it.
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <pybind11/chrono.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/version.h>
+
+#include "plugins/torch/backend.h"
+#include "plugins/torch/store.h"
+#include "plugins/torch/worlds.h"
+
+namespace isthmus::plugin {
+namespace {
+
+// Threads that the world joins may be about to take Python's lock: give it up meanwhile.
+void end_world(std::unique_ptr<World> world) {
+  std::optional<py::gil_scoped_release> no_gil;
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
+    no_gil.emplace();
+  }
+  world.reset();
+}
+
+c10::intrusive_ptr<BackendIsthmus> create(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                          int size, milliseconds timeout, std::string name,
+                                          const std::vector<std::int64_t>& world_ranks,
+                                          std::int64_t restart) {
+  GroupRequest request{.rank = rank,
+                       .size = size,
+                       .restart = restart,
+                       .timeout_ms = timeout.count(),
+                       .name = std::move(name),
+                       .world_ranks = {world_ranks.begin(), world_ranks.end()}};
+  TorchStoreRendezvous rendezvous(store);
+  Result<std::shared_ptr<Group>> group = join(request, rendezvous, end_world);
+  rendezvous.interrupt.rethrow();
+  if (!group.ok()) {
+    raise(group.error());
+  }
+  auto options = c10::make_intrusive<Options>(timeout);
+  options->group_name = request.name;
+  options->global_ranks_in_group.assign(world_ranks.begin(), world_ranks.end());
+  return c10::make_intrusive<BackendIsthmus>(std::move(group).value(), std::move(options), rank,
+                                             size);
+}
+
+// Refuses a torch that this file was not compiled for: nothing of torch's C++ interface is stable.
+void check_torch_version() {
+  const auto version = py::module_::import("torch").attr("__version__").cast<std::string>();
+  const std::string built = c10::str(TORCH_VERSION_MAJOR, ".", TORCH_VERSION_MINOR, ".");
+  if (version.compare(0, built.size(), built) != 0) {
+    throw py::import_error(c10::str("This part of isthmus was built for torch ", built,
+                                    "x and cannot run with torch ", version,
+                                    ": reinstall isthmus beside it."));
+  }
+}
+
+}  // namespace
+}  // namespace isthmus::plugin
+
+PYBIND11_MODULE(ISTHMUS_SHIM_NAME, module) {
+  using namespace isthmus::plugin;  // NOLINT(google-build-using-namespace)
+  check_torch_version();
+  py::module_::import("torch.distributed");  // registers the base classes
+  py::class_<Options, c10::intrusive_ptr<Options>, c10d::Backend::Options>(module, "Options")
+      .def(py::init<milliseconds>(), py::arg("timeout") = kBackendDefaultTimeout)
+      .def("__copy__", [](const Options& self) { return c10::make_intrusive<Options>(self); })
+      .def("__deepcopy__",
+           [](const Options& self, const py::dict&) { return c10::make_intrusive<Options>(self); });
+  py::class_<BackendIsthmus, c10::intrusive_ptr<BackendIsthmus>, c10d::Backend>(module, "Backend");
+  module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"),
+             py::arg("timeout"), py::arg("name"), py::arg("world_ranks"), py::arg("restart"),
+             py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "close_all",
+      [](const std::string& reason, std::int64_t limit_ms) { close_all(reason, limit_ms); },
+      py::arg("reason"), py::arg("limit_ms"), py::call_guard<py::gil_scoped_release>());
+  module.attr("torch_version") = TORCH_VERSION;
+}

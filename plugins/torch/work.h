@@ -1,0 +1,182 @@
+#pragma once
+
+// Included by shim.cc only: the Work that an asynchronous call returns.
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "plugins/torch/job.h"
+#include "plugins/torch/store.h"
+#include "plugins/torch/worlds.h"
+
+namespace isthmus::plugin {
+
+// Order of completion: the data, then is_completed(), then the future. Whoever sees first that all
+// parts are done (a waiter, a query or a completion lane) finishes the job.
+class WorkIsthmus final : public c10d::Work {
+ public:
+  WorkIsthmus(std::shared_ptr<Group> group, Job job)
+      : Work(group->communicator->rank(), job.type, job.title),
+        group_(std::move(group)),
+        job_(std::move(job)) {}
+
+  // Memory stays alive until the engine is done with it, also when nobody waits.
+  ~WorkIsthmus() override {
+    if (settled_.load(std::memory_order_acquire) || forked()) {
+      return;
+    }
+
+    struct Rest {
+      PendingCallback pending;
+      std::shared_ptr<Group> group;
+      Tensors keep;
+      Tensors outputs;
+    };
+
+    auto rest = std::make_shared<Rest>();
+    rest->group = group_;
+    rest->keep = std::move(job_.keep);
+    rest->outputs = std::move(job_.outputs);
+    for (const WorkRef& part : job_.parts) {
+      part->on_done([rest] {});
+    }
+  }
+
+  void add(WorkRef part) { job_.parts.push_back(std::move(part)); }
+
+  // Called once, when all parts are started.
+  void started() {
+    if (!job_.copies.empty() || recordFunctionEndCallback_) {
+      when_done([](WorkIsthmus&) {});
+    }
+  }
+
+  bool isCompleted() override {
+    for (const WorkRef& part : job_.parts) {
+      if (!part->done()) {
+        return false;
+      }
+    }
+    settle();
+    return true;
+  }
+
+  bool wait(milliseconds timeout) override {
+    const Deadline deadline =
+        timeout == kNoTimeout ? Deadline() : Deadline::after_ms(timeout.count());
+    Interrupt interrupt;
+    for (const WorkRef& part : job_.parts) {
+      if (part->done()) {
+        continue;
+      }
+      const Status status = part->wait(deadline, [&interrupt] { return interrupt.keep_waiting(); });
+      interrupt.rethrow();
+      if (!part->done()) {
+        raise(status.error());
+      }
+    }
+    settle();
+    if (const std::exception_ptr failed = exception()) {
+      std::rethrow_exception(failed);
+    }
+    return true;
+  }
+
+  void synchronize() override { wait(kNoTimeout); }
+
+  void abort() override { group_->communicator->abort("Work.abort() was called"); }
+
+  Tensors result() override { return job_.outputs; }
+
+  std::uint64_t getSequencenumber() const override {
+    return job_.parts.empty() ? 0 : job_.parts.front()->sequence();
+  }
+
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    const std::lock_guard lock(future_mutex_);
+    if (future_ == nullptr) {
+      const c10::TypePtr list = c10::ListType::create(c10::TensorType::get());
+      future_ = c10::make_intrusive<c10::ivalue::Future>(
+          job_.nested ? c10::TypePtr(c10::ListType::create(list)) : list);
+      when_done([](WorkIsthmus& self) { self.complete_future(); });
+    }
+    return future_;
+  }
+
+ private:
+  using Step = void (*)(WorkIsthmus& self);
+
+  // Runs `step` on a completion lane after the last part, or now when all are done.
+  void when_done(Step step) {
+    struct Countdown {
+      PendingCallback pending;
+      c10::intrusive_ptr<WorkIsthmus> self;
+      std::atomic<std::size_t> left;
+    };
+
+    if (isCompleted()) {
+      step(*this);
+      return;
+    }
+    auto countdown = std::make_shared<Countdown>();
+    countdown->self = c10::intrusive_ptr<WorkIsthmus>::unsafe_reclaim_from_nonowning(this);
+    countdown->left = job_.parts.size();
+    for (const WorkRef& part : job_.parts) {
+      part->on_done([countdown, step] {
+        if (countdown->left.fetch_sub(1) == 1) {
+          countdown->self->settle();
+          step(*countdown->self);
+        }
+      });
+    }
+  }
+
+  void settle() {
+    std::call_once(once_, [this] {
+      std::exception_ptr failed;
+      for (const WorkRef& part : job_.parts) {
+        if (part->error() != nullptr && failed == nullptr) {
+          failed = to_exception(*part->error());
+        }
+      }
+      try {
+        if (failed == nullptr) {
+          copy_all(job_.copies);
+        }
+      } catch (...) {
+        failed = std::current_exception();
+      }
+      // Only our own copies are dropped: other tensors may need Python's lock for that.
+      for (Copy& copy : job_.copies) {
+        copy.from.reset();
+      }
+      settled_.store(true, std::memory_order_release);
+      finish(failed);
+    });
+  }
+
+  void complete_future() {
+    if (const std::exception_ptr failed = exception()) {
+      future_->setError(failed);
+    } else if (job_.nested) {
+      future_->markCompleted(c10::IValue(TensorLists{job_.outputs}));
+    } else {
+      future_->markCompleted(c10::IValue(job_.outputs));
+    }
+  }
+
+  std::shared_ptr<Group> group_;
+  Job job_;
+  std::once_flag once_;
+  std::atomic<bool> settled_{false};
+  std::mutex future_mutex_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+}  // namespace isthmus::plugin

@@ -1,0 +1,183 @@
+#include "plugins/torch/worlds.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <random>
+#include <utility>
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+namespace isthmus::plugin {
+namespace {
+
+// How long ranks wait for each other's first key; World::create has its own limit after it.
+constexpr std::int64_t kNonceTimeoutMs = 300'000;
+
+std::atomic<bool> in_child{false};
+
+// Everything the process shares. Never destroyed: threads may outlive static objects.
+struct Shared {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<Membership>> memberships;
+  std::weak_ptr<Membership> whole;  // what later groups are made from
+  std::condition_variable idle;
+  std::int64_t callbacks = 0;
+};
+
+Shared& shared() {
+  static Shared& instance = *std::make_unique<Shared>().release();
+  return instance;
+}
+
+void watch_forks() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    ::pthread_atfork(nullptr, nullptr, [] { in_child.store(true, std::memory_order_relaxed); });
+  });
+}
+
+// Text that all ranks share and no earlier world on this store had. Every rank counts its own
+// rounds, so the ranks agree without waiting; rank 0 adds a nonce.
+Result<std::string> agree_on_incarnation(const GroupRequest& request, Rendezvous& store) {
+  const std::string prefix = fmt::format("isthmus/{}/{}", request.restart, request.name);
+  ISTHMUS_ASSIGN(const std::int64_t round,
+                 store.add(fmt::format("{}/round/{}", prefix, request.rank), 1));
+  const std::string key = fmt::format("{}/nonce/{}", prefix, round);
+  if (request.rank == 0) {
+    std::random_device random;
+    ISTHMUS_TRY(store.set(key, fmt::format("{:08x}{:08x}", random(), random())));
+  }
+  ISTHMUS_ASSIGN(const std::string nonce, store.get(key, Deadline::after_ms(kNonceTimeoutMs)));
+  return fmt::format("{}.{}.{}", request.restart, round, nonce);
+}
+
+Result<std::shared_ptr<Membership>> make_world(const GroupRequest& request, Rendezvous& store,
+                                               Membership::Ender ender) {
+  WorldOptions options;
+  options.rank = request.rank;
+  options.size = request.size;
+  options.timeout_ms = request.timeout_ms;
+  ISTHMUS_ASSIGN(options.incarnation, agree_on_incarnation(request, store));
+  ISTHMUS_ASSIGN(std::unique_ptr<World> world, World::create(options, store));
+  auto membership = std::make_shared<Membership>(std::move(world), ender);
+  Shared& all = shared();
+  const std::lock_guard lock(all.mutex);
+  std::erase_if(all.memberships, [](const auto& one) { return one.expired(); });
+  all.memberships.push_back(membership);
+  return membership;
+}
+
+// The world of all ranks, when it is alive and this process has the rank there that is claimed.
+std::shared_ptr<Membership> world_for(const GroupRequest& request) {
+  Shared& all = shared();
+  const std::lock_guard lock(all.mutex);
+  std::shared_ptr<Membership> membership = all.whole.lock();
+  if (membership == nullptr || membership->closed()) {
+    return nullptr;
+  }
+  const std::vector<int>& ranks = request.world_ranks;
+  const auto own = static_cast<std::size_t>(request.rank);
+  const bool inside = std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
+    return rank >= 0 && rank < membership->world().size();
+  });
+  const bool ours = own < ranks.size() && ranks[own] == membership->world().rank();
+  return inside && ours ? membership : nullptr;
+}
+
+}  // namespace
+
+Membership::Membership(std::unique_ptr<World> world, Ender ender)
+    : world_(std::move(world)), ender_(ender) {}
+
+Membership::~Membership() {
+  if (forked()) {
+    // The threads and locks of the world are the parent's: there is nothing to end here.
+    static_cast<void>(world_.release());
+    return;
+  }
+  ender_(std::move(world_));
+}
+
+void Membership::close(std::string_view reason) {
+  if (!closed_.exchange(true, std::memory_order_acq_rel) && !forked()) {
+    world_->shutdown(reason);
+  }
+}
+
+Result<std::shared_ptr<Group>> join(const GroupRequest& request, Rendezvous& store,
+                                    Membership::Ender ender) {
+  if (forked()) {
+    return Error{.code = Code::kUnsupported,
+                 .message =
+                     "isthmus cannot be used in this process: it was forked from one that "
+                     "uses isthmus. Start workers that communicate with the spawn method."};
+  }
+  watch_forks();
+  auto group = std::make_shared<Group>();
+  if (!request.world_ranks.empty()) {
+    group->membership = world_for(request);
+  }
+  if (group->membership != nullptr) {
+    ISTHMUS_ASSIGN(group->owned, group->membership->world().new_group(
+                                     request.world_ranks, request.name, request.timeout_ms));
+    group->communicator = group->owned.get();
+    return group;
+  }
+  ISTHMUS_ASSIGN(group->membership, make_world(request, store, ender));
+  group->communicator = &group->membership->world().communicator();
+  group->whole = true;
+  if (request.world_ranks.empty()) {
+    Shared& all = shared();
+    const std::lock_guard lock(all.mutex);
+    all.whole = group->membership;
+  }
+  return group;
+}
+
+void close_all(std::string_view reason, std::int64_t limit_ms) {
+  if (forked()) {
+    return;
+  }
+  Shared& all = shared();
+  std::vector<std::shared_ptr<Membership>> alive;
+  {
+    const std::lock_guard lock(all.mutex);
+    for (const std::weak_ptr<Membership>& one : all.memberships) {
+      if (std::shared_ptr<Membership> membership = one.lock()) {
+        alive.push_back(std::move(membership));
+      }
+    }
+  }
+  for (const std::shared_ptr<Membership>& membership : alive) {
+    membership->close(reason);
+  }
+  std::unique_lock lock(all.mutex);
+  all.idle.wait_for(lock, std::chrono::milliseconds(limit_ms), [&] { return all.callbacks == 0; });
+}
+
+bool forked() {
+  return in_child.load(std::memory_order_relaxed);
+}
+
+PendingCallback::PendingCallback() {
+  if (forked()) {
+    return;
+  }
+  const std::lock_guard lock(shared().mutex);
+  ++shared().callbacks;
+}
+
+PendingCallback::~PendingCallback() {
+  if (forked()) {
+    return;
+  }
+  const std::lock_guard lock(shared().mutex);
+  if (--shared().callbacks == 0) {
+    shared().idle.notify_all();
+  }
+}
+
+}  // namespace isthmus::plugin

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "collectives/communicator.h"
+#include "collectives/world.h"
+#include "transport/rendezvous.h"
+
+namespace isthmus::plugin {
+
+// One World of this process. Shared by the groups made from it: it ends with the last of them.
+// Thread rule: any thread.
+class Membership {
+ public:
+  // Ends a world: the plug-in must not hold Python's lock while threads are joined.
+  using Ender = void (*)(std::unique_ptr<World> world);
+
+  Membership(std::unique_ptr<World> world, Ender ender);
+  ~Membership();
+
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
+
+  World& world() { return *world_; }
+
+  // Ends every operation; later ones fail with `reason`. Idempotent.
+  void close(std::string_view reason);
+
+  bool closed() const { return closed_.load(std::memory_order_acquire); }
+
+ private:
+  std::unique_ptr<World> world_;
+  Ender ender_;
+  std::atomic<bool> closed_{false};
+};
+
+// A Communicator with the world it lives in. Shared by the backend object and its running works:
+// the engine must outlive both.
+struct Group {
+  std::shared_ptr<Membership> membership;
+  std::unique_ptr<Communicator> owned;  // null for the group of all ranks
+  Communicator* communicator = nullptr;
+  bool whole = false;  // destroying this group ends the world
+};
+
+struct GroupRequest {
+  int rank = 0;  // in the group
+  int size = 1;
+  std::int64_t restart = 0;  // of the launcher
+  std::int64_t timeout_ms = -1;
+  std::string name;
+  std::vector<int> world_ranks;  // empty: the group of all ranks
+};
+
+// A group of all ranks makes a world, and becomes the one that later groups are made from. A group
+// of some ranks without such a world (torch's default group is on another backend) makes its own.
+Result<std::shared_ptr<Group>> join(const GroupRequest& request, Rendezvous& store,
+                                    Membership::Ender ender);
+
+// Closes every world and waits until running completion callbacks have ended, at most `limit_ms`.
+// For the process's exit: afterwards no thread of ours needs the interpreter.
+void close_all(std::string_view reason, std::int64_t limit_ms);
+
+// True in a child forked after the first join().
+bool forked();
+
+// Lives as long as a completion callback is asked for or running; close_all() waits for all.
+class PendingCallback {
+ public:
+  PendingCallback();
+  ~PendingCallback();
+
+  PendingCallback(const PendingCallback&) = delete;
+  PendingCallback& operator=(const PendingCallback&) = delete;
+};
+
+}  // namespace isthmus::plugin

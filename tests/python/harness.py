@@ -1,0 +1,156 @@
+"""Runs functions of test files on several ranks, each a process of its own.
+
+A ``Ranks`` object keeps its processes for many calls, since importing torch takes seconds; tests
+that end ranks in special ways start their own. Every wait has a limit, and what the ranks wrote is
+in the error that a failing call raises. Processes are killed by their own pid only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+_WORKER = Path(__file__).with_name("worker.py")
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The variables that a rank starts with: one compute thread, no leftovers of a launcher."""
+    own = dict(os.environ)
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"):
+        own.pop(name, None)
+    own.update({"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", **more})
+    return own
+
+
+def run_script(text: str, limit_s: float = 60, **more: str) -> subprocess.CompletedProcess[str]:
+    """Runs a Python program in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", text],
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
+
+
+class Rank:
+    """One process that runs functions on request."""
+
+    def __init__(self, rank: int, size: int, folder: Path, env: dict[str, str]) -> None:
+        self.rank = rank
+        self.errors = folder / f"rank{rank}.err"
+        with self.errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, str(_WORKER)],
+                env=environment(RANK=str(rank), WORLD_SIZE=str(size), **env),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
+        self._received = b""
+
+    def send(self, request: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(request).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def receive(self, deadline: float) -> dict[str, Any]:
+        """The next reply; {"lost": why} when the process ended or the time is up."""
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._received:
+                left = deadline - time.monotonic()
+                if left <= 0 or not selector.select(left):
+                    return {"lost": "no answer in time"}
+                more = os.read(self.process.stdout.fileno(), 1 << 16)
+                if not more:
+                    return {"lost": f"the process ended with {self.process.wait()}"}
+                self._received += more
+        line, _, self._received = self._received.partition(b"\n")
+        return json.loads(line)
+
+    def kill(self, how: int = signal.SIGKILL) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+
+    def written(self) -> str:
+        return self.errors.read_text(errors="replace")[-4000:]
+
+
+class Ranks:
+    """A job of ``size`` ranks that share a store; use it as a context manager."""
+
+    def __init__(self, size: int, join: bool = True, **env: str) -> None:
+        self.size = size
+        self._folder = tempfile.TemporaryDirectory(prefix="isthmus-test-")
+        folder = Path(self._folder.name)
+        env["ISTHMUS_TEST_STORE"] = str(folder / "store")
+        self.ranks = [Rank(rank, size, folder, env) for rank in range(size)]
+        self.broken = False
+        if join:
+            self.call(_WORKER, "join")
+
+    def start(self, file: str | Path, function: str, *args: Any) -> None:
+        """Starts ``function(*args)`` of the file on every rank."""
+        for rank in self.ranks:
+            rank.send({"file": str(file), "function": function, "args": args})
+
+    def replies(self, limit_s: float = 60) -> list[dict[str, Any]]:
+        """What every rank answered, in rank order; a rank without an answer breaks the job."""
+        deadline = time.monotonic() + limit_s
+        replies = [rank.receive(deadline) for rank in self.ranks]
+        self.broken = self.broken or any("lost" in reply for reply in replies)
+        return replies
+
+    def call(self, file: str | Path, function: str, *args: Any, limit_s: float = 60) -> list[Any]:
+        """Runs the function on every rank and returns their values; raises if any failed."""
+        self.start(file, function, *args)
+        replies = self.replies(limit_s)
+        failed = [
+            f"rank {rank.rank}: {reply.get('error') or reply.get('lost')}\n{rank.written()}"
+            for rank, reply in zip(self.ranks, replies, strict=True)
+            if "value" not in reply
+        ]
+        if failed:
+            self.broken = True
+            raise AssertionError(f"{function}{args} failed on:\n" + "\n".join(failed))
+        return [reply["value"] for reply in replies]
+
+    def close(self, limit_s: float = 10) -> list[int]:
+        """Lets the ranks end by themselves, kills those that do not; their exit codes."""
+        for rank in self.ranks:
+            if rank.process.stdin is not None:
+                try:
+                    rank.process.stdin.close()
+                except BrokenPipeError:
+                    pass
+        deadline = time.monotonic() + limit_s
+        for rank in self.ranks:
+            try:
+                rank.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                rank.kill()
+                rank.process.wait(5)
+            if rank.process.stdout is not None:
+                rank.process.stdout.close()
+        self._folder.cleanup()
+        return [rank.process.returncode for rank in self.ranks]
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.broken:
+            for rank in self.ranks:
+                rank.kill()
+        self.close()

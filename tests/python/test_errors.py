@@ -1,0 +1,220 @@
+"""Failures are sentences: what disagrees, who is dead, who is late; and none of them hangs.
+
+Method: jobs of their own, since they end badly. A victim is killed or stopped by its pid while the
+others wait for it; they must name it within the time that is promised.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from harness import Ranks
+
+# What survivors may take to name a dead rank.
+_NAMED_WITHIN_S = 2.0
+
+# Run on the ranks.
+
+
+def disagree(kind: str) -> str:
+    """Rank 1 calls something else; every rank gets the error, and the group stays usable."""
+    odd = dist.get_rank() == 1
+    try:
+        if kind == "operation":
+            if odd:
+                dist.broadcast(torch.ones(8), 0)
+            else:
+                dist.all_reduce(torch.ones(8))
+        elif kind == "dtype":
+            dist.all_reduce(torch.ones(8, dtype=torch.float64 if odd else torch.float32))
+        elif kind == "size":
+            dist.all_reduce(torch.ones(9 if odd else 8))
+        elif kind == "large size":
+            dist.all_reduce(torch.ones(900_000 if odd else 800_000))
+        elif kind == "reduction":
+            dist.all_reduce(torch.ones(8), dist.ReduceOp.MAX if odd else dist.ReduceOp.SUM)
+        elif kind == "root":
+            dist.broadcast(torch.ones(8), 1 if odd else 0)
+    except dist.DistBackendError as error:
+        dist.all_reduce(tensor := torch.ones(4))
+        assert tensor[0].item() == dist.get_world_size()
+        return str(error)
+    raise AssertionError("no error was raised")
+
+
+def refusals() -> dict[str, str]:
+    """What the plug-in refuses by itself, before any other rank is involved."""
+    calls = {
+        "int16": lambda: dist.all_reduce(torch.ones(3, dtype=torch.int16)),
+        "BAND": lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32), dist.ReduceOp.BAND),
+        "sparse": lambda: dist.broadcast(torch.eye(2).to_sparse(), 0),
+        "size": lambda: dist.all_gather_single(torch.ones(3), torch.ones(3)),
+        "type": lambda: dist.reduce_scatter_single(
+            torch.ones(1, dtype=torch.float64), torch.ones(dist.get_world_size())
+        ),
+    }
+    texts = {}
+    for name, call in calls.items():
+        try:
+            call()
+            raise AssertionError(f"{name} was accepted")
+        except (RuntimeError, ValueError) as error:
+            texts[name] = f"{type(error).__name__}: {error}"
+    dist.barrier()
+    return texts
+
+
+def wait_for_victim(victim: int, how: str) -> dict[str, object]:
+    """The victim answers with nothing; the others report the error and how long it took."""
+    dist.barrier()
+    if dist.get_rank() == victim:
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "kill with a child":
+            if os.fork() == 0:
+                time.sleep(15)
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(3600)
+    begin = time.monotonic()
+    try:
+        for _ in range(1000):
+            dist.all_reduce(torch.ones(300_000))
+    except dist.DistBackendError as error:
+        took = time.monotonic() - begin
+        try:
+            dist.barrier()
+            later = "nothing"
+        except dist.DistBackendError as second:
+            later = str(second)
+        return {"took": took, "text": str(error), "later": later}
+    raise AssertionError("no error was raised")
+
+
+def absent() -> dict[str, object]:
+    """Rank 1 is stopped from outside; the limit of the group is 2 s."""
+    group = dist.new_group(timeout=timedelta(seconds=2))
+    dist.barrier(group)
+    if dist.get_rank() == 1:
+        time.sleep(3600)
+    begin = time.monotonic()
+    try:
+        dist.all_reduce(torch.ones(10), group=group)
+    except dist.DistBackendError as error:
+        return {"took": time.monotonic() - begin, "text": str(error)}
+    raise AssertionError("no error was raised")
+
+
+def aborted() -> str:
+    """abort() wakes a thread that waits."""
+    import threading
+
+    if dist.get_rank() != 0:
+        return ""
+    group = dist.group.WORLD
+    threading.Timer(0.5, lambda: group.abort()).start()
+    try:
+        dist.all_reduce(torch.ones(3))
+    except dist.DistBackendError as error:
+        return str(error)
+    raise AssertionError("no error was raised")
+
+
+def interrupted() -> float:
+    """Ctrl-C ends the wait of the main thread."""
+    if dist.get_rank() != 0:
+        return 0.0
+    import threading
+
+    work = dist.all_reduce(torch.ones(3), async_op=True)
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    begin = time.monotonic()
+    try:
+        work.wait()
+    except KeyboardInterrupt:
+        return time.monotonic() - begin
+    raise AssertionError("it completed alone")
+
+
+# Tests.
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("kind", ["operation", "dtype", "size", "large size", "reduction", "root"])
+def test_disagreement_names_both_sides(pool, size, kind):
+    texts = pool(size).call(__file__, "disagree", kind)
+    sides = {
+        "operation": ("all_reduce", "broadcast"),
+        "dtype": ("float32", "float64"),
+        "size": ("8", "9"),
+        "large size": ("800000", "900000"),
+        "reduction": ("SUM", "MAX"),
+        "root": ("0", "1"),
+    }[kind]
+    for text in texts:
+        assert "rank 1" in text or "rank 0" in text, text
+        assert all(side in text for side in sides), text
+        if size > 2:
+            assert "rank 1" in text, text
+
+
+def test_refusals(pool):
+    for texts in pool(2).call(__file__, "refusals"):
+        assert "all_reduce SUM on int16" in texts["int16"]
+        assert "BAND on int32" in texts["BAND"]
+        assert "parse" in texts["sparse"]
+        assert texts["size"].startswith("ValueError") and "expected 6, got 3" in texts["size"]
+        assert texts["type"].startswith("ValueError")
+
+
+@pytest.mark.parametrize("size,victim", [(2, 1), (4, 2), (4, 0)])
+@pytest.mark.parametrize("how", ["kill", "kill with a child"])
+def test_a_dead_rank_is_named(size, victim, how):
+    with Ranks(size) as ranks:
+        ranks.start(__file__, "wait_for_victim", victim, how)
+        replies = ranks.replies(30)
+        for rank, reply in enumerate(replies):
+            if rank == victim:
+                assert "lost" in reply
+                continue
+            assert "value" in reply, (reply, ranks.ranks[rank].written())
+            value = reply["value"]
+            assert f"rank {victim}" in value["text"], value
+            assert value["took"] < _NAMED_WITHIN_S, value
+            assert f"rank {victim}" in value["later"], value
+
+
+def test_a_stopped_rank_is_named_at_the_limit():
+    with Ranks(2) as ranks:
+        ranks.start(__file__, "absent")
+        time.sleep(1)
+        ranks.ranks[1].kill(signal.SIGSTOP)
+        reply = ranks.ranks[0].receive(time.monotonic() + 20)
+        assert "value" in reply, reply
+        assert 1.8 < reply["value"]["took"] < 5, reply
+        assert "rank 1" in reply["value"]["text"], reply
+        ranks.ranks[1].kill()
+        ranks.broken = True
+
+
+def test_abort_wakes_a_waiter():
+    with Ranks(2) as ranks:
+        ranks.start(__file__, "aborted")
+        replies = ranks.replies(20)
+        assert "abort" in replies[0]["value"], replies
+        ranks.broken = True
+
+
+def test_ctrl_c_ends_a_wait():
+    with Ranks(2) as ranks:
+        ranks.start(__file__, "interrupted")
+        replies = ranks.replies(20)
+        assert 0.2 < replies[0]["value"] < 3, replies
+        ranks.broken = True

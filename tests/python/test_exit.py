@@ -1,0 +1,154 @@
+"""Processes end cleanly, whatever was destroyed before, and forked children disturb nobody."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from harness import Ranks, environment
+
+_SCRIPT = """
+import os, sys, torch, torch.distributed as dist
+rank = int(os.environ["RANK"])
+store = dist.FileStore(os.environ["ISTHMUS_TEST_STORE"], 2)
+dist.init_process_group("isthmus", store=store, rank=rank, world_size=2)
+how = sys.argv[1]
+dist.all_reduce(torch.ones(1000))
+works = [dist.all_reduce(torch.ones(1000), async_op=True) for _ in range(3)]
+futures = [w.get_future().then(lambda f: f.value()[0].sum()) for w in works]
+if "wait" in how:
+    for work in works:
+        work.wait()
+if "functional" in how:
+    import torch.distributed._functional_collectives as functions
+    for _ in range(3):
+        functions.all_reduce(torch.ones(10), "sum", dist.group.WORLD) + 1
+if "destroy" in how:
+    dist.destroy_process_group()
+if "raise" in how:
+    raise SystemExit(0)
+"""
+
+
+def _exits(folder: str, how: str) -> None:
+    store = os.path.join(folder, "store")
+    if os.path.exists(store):
+        os.unlink(store)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _SCRIPT, how],
+            env=environment(RANK=str(rank), WORLD_SIZE="2", ISTHMUS_TEST_STORE=store),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        for rank in range(2)
+    ]
+    try:
+        ends = [process.communicate(timeout=60)[0].decode() for process in processes]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+    codes = [process.returncode for process in processes]
+    assert codes == [0, 0], (how, codes, ends)
+    assert all("terminate" not in end and "Traceback" not in end for end in ends), ends
+
+
+@pytest.mark.parametrize("how", ["wait", "wait destroy", "wait functional destroy", "wait raise"])
+def test_clean_exit(tmp_path, how):
+    for _ in range(int(os.environ.get("ISTHMUS_TEST_EXITS", "2"))):
+        _exits(str(tmp_path), how)
+
+
+# Run on the ranks.
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((4,), float(index))
+
+
+def load_data() -> None:
+    """Workers of a DataLoader, forked while the group is in use, come and go without effect."""
+    size = dist.get_world_size()
+    for _ in range(2):
+        loader = torch.utils.data.DataLoader(
+            Numbers(), batch_size=8, num_workers=2, multiprocessing_context="fork"
+        )
+        for batch in loader:
+            total = batch.sum()
+            dist.all_reduce(total)
+            assert total.item() == batch.sum().item() * size
+    dist.barrier()
+
+
+def call_in_child() -> str:
+    """A call in a forked child raises one sentence; the parent goes on."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        text = b"no error"
+        try:
+            dist.all_reduce(torch.ones(2))
+        except BaseException as error:
+            text = f"{type(error).__name__}: {error}".encode()
+        os.write(write, text)
+        os._exit(0)
+    os.close(write)
+    text = os.read(read, 1000).decode()
+    os.close(read)
+    os.waitpid(child, 0)
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor)
+    assert tensor[0].item() == dist.get_world_size()
+    return text
+
+
+def exit_in_child() -> int:
+    """A forked child that ends like a program, with atexit handlers, disturbs nobody."""
+    child = os.fork()
+    if child == 0:
+        os.execv("/bin/true", ["true"])
+    _, first = os.waitpid(child, 0)
+    child = os.fork()
+    if child == 0:
+        import atexit
+
+        atexit._run_exitfuncs()
+        os._exit(0)
+    _, second = os.waitpid(child, 0)
+    dist.barrier()
+    return first + second
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_data_loader(pool, size):
+    pool(size).call(__file__, "load_data")
+
+
+def test_call_in_a_forked_child(pool):
+    for text in pool(2).call(__file__, "call_in_child"):
+        assert "forked" in text, text
+
+
+def test_exit_of_a_forked_child(pool):
+    assert pool(2).call(__file__, "exit_in_child") == [0, 0]
+
+
+def test_ranks_leave_nothing_in_shared_memory():
+    before = set(os.listdir("/dev/shm"))
+    with Ranks(2) as ranks:
+        ranks.call(__file__, "load_data")
+        for rank in ranks.ranks:
+            rank.kill()
+        ranks.broken = True
+    left = {name for name in set(os.listdir("/dev/shm")) - before if "isthmus" in name}
+    assert not left, left

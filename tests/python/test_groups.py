@@ -1,0 +1,183 @@
+"""Groups: made by their members, over a used store again and again, and with their own limits."""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from harness import Ranks, run_script
+
+# Run on the ranks.
+
+
+def subgroups() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    halves = [list(range(size // 2)), list(range(size // 2, size))]
+    groups = [dist.new_group(half) for half in halves]
+    mine = halves[rank >= size // 2]
+    tensor = torch.full((100,), float(rank))
+    dist.all_reduce(tensor, group=groups[rank >= size // 2])
+    assert tensor[0].item() == sum(mine)
+    dist.broadcast(tensor, mine[-1], group=groups[rank >= size // 2])
+    for group in groups:
+        if group is not dist.GroupMember.NON_GROUP_MEMBER:
+            dist.destroy_process_group(group)
+    dist.barrier()
+
+
+def local_groups() -> None:
+    """use_local_synchronization: only the members call new_group, and the others do not notice."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for _ in range(3):
+        if rank != 0:
+            group = dist.new_group(list(range(1, size)), use_local_synchronization=True)
+            tensor = torch.full((10,), float(rank))
+            dist.all_reduce(tensor, group=group)
+            assert tensor[0].item() == sum(range(1, size))
+            dist.destroy_process_group(group)
+    dist.barrier()
+
+
+def mesh() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    rank = dist.get_rank()
+    grid = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("a", "b"))
+    for name in ("a", "b"):
+        ranks = dist.get_process_group_ranks(grid.get_group(name))
+        tensor = torch.tensor([float(rank)])
+        dist.all_reduce(tensor, group=grid.get_group(name))
+        assert tensor.item() == sum(ranks)
+
+
+def options() -> None:
+    group = dist.new_group(timeout=timedelta(seconds=17))
+    backend = group._get_backend(torch.device("cpu"))
+    assert backend.options._timeout == timedelta(seconds=17)
+    assert copy.deepcopy(backend.options)._timeout == timedelta(seconds=17)
+    assert copy.copy(backend.options)._timeout == timedelta(seconds=17)
+    backend._set_default_timeout(timedelta(seconds=5))
+    assert backend.options._timeout == timedelta(seconds=5)
+    dist.destroy_process_group(group)
+
+
+def again(rounds: int) -> None:
+    """Initialises and destroys over and over, on one store; the descriptors stay flat."""
+    size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    store = dist.FileStore(os.environ["ISTHMUS_TEST_STORE"], size)
+    counts = []
+    for turn in range(rounds):
+        dist.init_process_group(
+            "isthmus", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60)
+        )
+        tensor = torch.full((1000,), float(turn + rank))
+        dist.all_reduce(tensor)
+        assert tensor[0].item() == sum(turn + other for other in range(size))
+        group = dist.new_group([0, 1])
+        if rank < 2:
+            dist.all_reduce(tensor, group=group)
+        dist.destroy_process_group()
+        counts.append((len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))))
+    assert max(counts[3:])[0] <= counts[2][0] + 1, counts
+    assert max(count[1] for count in counts[3:]) <= counts[2][1] + 1, counts
+
+
+def late(call_limit: bool) -> float:
+    """Rank 0 stays away: the others get an error that names it, at the limit and not later."""
+    limit = timedelta(seconds=1)
+    group = dist.new_group() if call_limit else dist.new_group(timeout=limit)
+    if dist.get_rank() == 0:
+        return 0.0
+    begin = time.monotonic()
+    try:
+        if call_limit:
+            options = dist.BarrierOptions()
+            options.timeout = limit
+            options.asyncOp = False
+            group.barrier(options)
+        else:
+            dist.all_reduce(torch.ones(2), group=group)
+    except dist.DistBackendError as error:
+        took = time.monotonic() - begin
+        assert "rank 0" in str(error), str(error)
+        assert 0.9 < took < 4, took
+        return took
+    raise AssertionError("it completed without rank 0")
+
+
+def wait_limit() -> None:
+    """wait(limit) raises at the limit and leaves the operation running."""
+    rank = dist.get_rank()
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        store.wait(["go"])
+    tensor = torch.ones(4)
+    work = dist.all_reduce(tensor, async_op=True)
+    if rank == 1:
+        try:
+            work.wait(timedelta(milliseconds=100))
+            raise AssertionError("it completed without rank 0")
+        except RuntimeError:
+            assert not work.is_completed()
+        store.set("go", "1")
+    work.wait()
+    assert tensor[0].item() == dist.get_world_size()
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("function", ["subgroups", "local_groups", "options"])
+def test_groups(pool, size, function):
+    pool(size).call(__file__, function)
+
+
+def test_mesh(pool):
+    pool(4).call(__file__, "mesh")
+
+
+def test_wait_limit(pool):
+    pool(2).call(__file__, "wait_limit")
+
+
+def test_again_on_a_used_store():
+    with Ranks(2, join=False) as ranks:
+        ranks.call(__file__, "again", 20, limit_s=120)
+
+
+@pytest.mark.parametrize("call_limit", [False, True])
+def test_time_limits(call_limit):
+    with Ranks(2) as ranks:
+        ranks.call(__file__, "late", call_limit)
+
+
+@pytest.mark.parametrize("backend", ["cpu:isthmus", "cpu:isthmus,cuda:isthmus", "isthmus"])
+def test_names(backend):
+    """The backend is known without an import, also by device; one rank needs no peer."""
+    text = f"""
+import torch, torch.distributed as dist
+dist.init_process_group({backend!r}, store=dist.HashStore(), rank=0, world_size=1)
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+assert tensor[0].item() == 1
+dist.destroy_process_group()
+"""
+    done = run_script(text)
+    assert done.returncode == 0, done.stderr
+
+
+def test_group_beside_another_backend():
+    """torch's default group may be on another backend: a group on isthmus then stands alone."""
+    text = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+group = dist.new_group([0], backend="isthmus")
+dist.all_reduce(torch.ones(3), group=group)
+dist.destroy_process_group()
+"""
+    done = run_script(text)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,145 @@
+"""What `import torch` pays for isthmus, and what users read when something does not fit."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import isthmus
+from harness import environment, run_script
+
+# Bound on the median time that the entry point adds to `import torch`, in milliseconds.
+_ENTRY_LIMIT_MS = 5.0
+
+
+def _entry_ms() -> float:
+    """Milliseconds that modules of isthmus took, in one `python -X importtime -c "import torch"`."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", "import torch"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    times = re.findall(r"import time:\s+\d+ \|\s+(\d+) \| (\s*)(isthmus\S*)", done.stderr)
+    assert times, "import torch did not call the entry point of isthmus"
+    level = min(len(indent) for _, indent, _ in times)
+    return sum(int(time) for time, indent, _ in times if len(indent) == level) / 1000
+
+
+def test_entry_point_is_cheap():
+    times = [_entry_ms() for _ in range(5)]
+    assert statistics.median(times) <= _ENTRY_LIMIT_MS, times
+
+
+def test_import_torch_loads_no_shim():
+    done = run_script("import sys, torch; print([m for m in sys.modules if m.startswith('isthmus')])")
+    assert "_torch" not in done.stdout, done.stdout
+
+
+def test_registering_again_changes_nothing():
+    text = """
+import torch.distributed as dist, isthmus
+before = dict(dist.Backend._plugins)
+isthmus._register(); isthmus._register()
+assert dist.Backend._plugins == before and "ISTHMUS" in before
+"""
+    done = run_script(text)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_taken_name_is_refused():
+    text = """
+import torch.distributed as dist
+dist.Backend.register_backend("isthmus", lambda *a: None, devices=["cpu"])
+import isthmus
+"""
+    done = run_script(text, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert done.returncode != 0 and "already has a backend named" in done.stderr
+
+
+def test_without_autoload_an_import_registers():
+    for order in ("import torch, isthmus", "import isthmus, torch"):
+        text = f"{order}\nprint('isthmus' in torch.distributed.Backend.backend_list)"
+        done = run_script(text, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+        assert done.stdout.strip() == "True", (order, done.stderr)
+    done = run_script(
+        "import torch; print('isthmus' in torch.distributed.Backend.backend_list)",
+        TORCH_DEVICE_BACKEND_AUTOLOAD="0",
+    )
+    assert done.stdout.strip() == "False"
+
+
+def test_autoload_never_raises():
+    text = """
+import sys
+import isthmus._autoload as autoload
+class Broken:
+    def __getattr__(self, name): raise RuntimeError("broken")
+sys.modules["torch.distributed.distributed_c10d"] = Broken()
+autoload.load()
+assert autoload.cause is not None
+"""
+    done = run_script(text, TORCH_DEVICE_BACKEND_AUTOLOAD="1")
+    assert done.returncode == 0 and "the backend is not registered" in done.stderr, done.stderr
+
+
+def test_another_torch_gets_one_sentence_and_the_command():
+    text = """
+import torch
+torch.__version__ = "2.99.1+cpu"
+import torch.distributed as dist
+try:
+    dist.init_process_group("isthmus", store=dist.HashStore(), rank=0, world_size=1)
+except ImportError as error:
+    print(error)
+"""
+    done = run_script(text)
+    assert "cannot be used with torch 2.99.1+cpu" in done.stdout, done.stdout + done.stderr
+    assert "pip install" in done.stdout and done.stdout.count("\n") == 1
+
+
+def test_the_shim_itself_refuses_another_torch():
+    text = """
+import torch, isthmus._torch as chosen, importlib
+name = "isthmus._torch._C_" + "_".join(torch.__version__.split(".")[:2])
+torch.__version__ = "2.99.1+cpu"
+try:
+    importlib.import_module(name)
+except ImportError as error:
+    print(error)
+"""
+    done = run_script(text)
+    assert "built for torch" in done.stdout and "2.99.1+cpu" in done.stdout, done.stderr
+
+
+def test_without_torch():
+    text = """
+import sys
+sys.modules["torch"] = None
+import isthmus
+print(isthmus.__version__)
+try:
+    isthmus.torch_version
+except ImportError as error:
+    print(error)
+"""
+    done = run_script(text)
+    version, message = done.stdout.splitlines()
+    assert version == isthmus.__version__
+    assert "pip install torch" in message, message
+
+
+def test_versions():
+    import torch
+
+    assert re.fullmatch(r"\d+\.\d+\.\d+", isthmus.__version__)
+    assert isthmus.torch_version.split(".")[:2] == torch.__version__.split(".")[:2]
+
+
+def test_package_is_typed():
+    assert (Path(isthmus.__file__).parent / "py.typed").exists()
