@@ -67,6 +67,7 @@ def test_a_planted_breach_is_found(clean, name, text, part):
     ("base/x.cc", "// getenv and assert(x) and new int in a comment\n"),
     ("base/x.cc", 'auto x = "using namespace std;";\n'),
     ("base/x.cc", "Fd(const Fd&) = delete;\nstatic_assert(true);\nnew (place) Fd();\n"),
+    ("base/x.cc", "std::unique_ptr<Fd> x(new Fd);\nreturn std::unique_ptr<Fd>(new Fd(1));\n"),
     ("base/x.cc", "#include <new>\nstd::fprintf(stderr, text);\nconst int news = 1'000'000;\n"),
     ("base/x.h", '#pragma once\n#define ISTHMUS_API 1\n#include "base/x.h"\n'),
     ("docs/x.md", "# x\nTODO(#12), ISTHMUS_LIMIT_S\n```\n# a comment\n```\n"),
