@@ -1,0 +1,356 @@
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "transport/tcp/lane.h"
+
+namespace isthmus::tcp {
+
+// Reads what is there, at most about `budget` bytes. True when a frame or a part of one came.
+bool Lane::pump_input(std::size_t budget) {
+  if (!fd_.valid()) {
+    return false;
+  }
+  const std::uint64_t start = reader_->bytes_read();
+  while (fd_.valid()) {
+    if (reader_->bytes_read() - start >= budget) {
+      mark_active();
+      return true;
+    }
+    reader_->set_bulk(bulk_receives_ > 0);
+    switch (reader_->next(fd_.get())) {
+      case FrameReader::Event::kDry:
+        if (write_failed_) {
+          lost(writer_.sys_errno());
+          return true;
+        }
+        return reader_->bytes_read() != start;
+      case FrameReader::Event::kHeader: {
+        std::byte* place = nullptr;
+        if (begin_frame(&place)) {
+          reader_->place(place);
+        }
+        break;
+      }
+      case FrameReader::Event::kFrame:
+        end_frame();
+        break;
+      case FrameReader::Event::kClosed:
+        lost(reader_->sys_errno());
+        return true;
+      case FrameReader::Event::kFault:
+        broken(reader_->fault());
+        return true;
+    }
+  }
+  return true;
+}
+
+void Lane::lost(int sys_errno) {
+  const char* what = sys_errno == 0 ? "was closed: its process is gone" : "broke";
+  Error error{.code = Code::kPeerDead,
+              .culprit = peer_,
+              .message = fmt::format("The connection to rank {} {}", peer_, what)};
+  if (sys_errno != 0) {
+    error = system_error(Code::kPeerDead, sys_errno, error.message);
+    error.culprit = peer_;
+  } else {
+    error.message += '.';
+  }
+  end(std::move(error), true);
+}
+
+// The peer, or something between, broke the protocol: the connection cannot be used any more.
+bool Lane::broken(std::string what) {
+  Error error{.code = Code::kProtocol,
+              .culprit = peer_,
+              .message = fmt::format(
+                  "Rank {} got bytes from rank {} that break the protocol: {}. The connection is "
+                  "closed.",
+                  shared_->options.rank, peer_, what)};
+  log(LogLevel::kError, "tcp", "{}", error.message);
+  end(std::move(error), true);
+  return false;
+}
+
+// Decides where the payload goes. False: the lane has ended.
+bool Lane::begin_frame(std::byte** place) {
+  const FrameHeader& header = reader_->header();
+  current_ = nullptr;
+  if (header.sender != static_cast<std::uint32_t>(peer_)) {
+    return broken(fmt::format("a frame says it is from rank {}", header.sender));
+  }
+  if (header.freed > eager_sent_) {
+    return broken(fmt::format("it freed {} eager bytes of {} sent", header.freed, eager_sent_));
+  }
+  peer_freed_ = std::max(peer_freed_, header.freed);
+  switch (frame_type(header)) {
+    case FrameType::kEager:
+      return begin_eager(place);
+    case FrameType::kChunk:
+      return begin_chunk(place);
+    case FrameType::kNotice:
+      *place = scratch_.data();
+      return true;
+    case FrameType::kRequest:
+    case FrameType::kCredit:
+    case FrameType::kAck:
+    case FrameType::kRefuse:
+    case FrameType::kGoodbye:
+    case FrameType::kFreed:
+      return true;
+    case FrameType::kHello:
+    case FrameType::kWelcome:
+    case FrameType::kStart:
+    case FrameType::kReject:
+      break;
+  }
+  return broken(fmt::format("a frame of type {} came after the handshake", header.type));
+}
+
+bool Lane::end_frame() {
+  switch (frame_type(reader_->header())) {
+    case FrameType::kEager:
+      end_eager();
+      return true;
+    case FrameType::kChunk:
+      end_chunk();
+      return true;
+    case FrameType::kNotice:
+      return on_notice();
+    case FrameType::kRequest:
+      return on_request();
+    case FrameType::kCredit:
+      return on_credit();
+    case FrameType::kRefuse:
+      on_refuse();
+      return true;
+    case FrameType::kGoodbye:
+      shared_->notices.push_back({.kind = Notice::Kind::kGoodbye,
+                                  .culprit = peer_,
+                                  .from = peer_,
+                                  .code = Code::kAborted,
+                                  .text = {}});
+      end({.code = Code::kPeerDead,
+           .culprit = peer_,
+           .message = fmt::format("World rank {} left the group: it shut down.", peer_)},
+          false);
+      return true;
+    default:  // kAck and kFreed: begin_frame() took all there is; the others never get here
+      return true;
+  }
+}
+
+bool Lane::begin_eager(std::byte** place) {
+  const FrameHeader& header = reader_->header();
+  const std::size_t bytes = header.payload_bytes;
+  eager_received_ += eager_cost(bytes);
+  if (eager_received_ - freed_ > kEagerQuota) {
+    return broken(fmt::format("it has {} eager bytes waiting here, more than the quota of {}",
+                              eager_received_ - freed_, kEagerQuota));
+  }
+  const Tag tag = frame_tag(header);
+  Incoming* in = incoming_.find(tag);
+  if (in == nullptr) {
+    if (cancelled_.contains(tag.operation)) {
+      return true;
+    }
+    in = shared_->incoming.take();
+    in->tag = tag;
+    in->state = Incoming::State::kStoring;
+    in->stored = shared_->blocks.take(bytes);
+    in->stored_bytes = bytes;
+    in->peer_info = frame_info(header);
+    incoming_.insert(in);
+    *place = in->stored;
+    current_ = in;
+    return true;
+  }
+  if (in->state != Incoming::State::kPosted || in->received > 0) {
+    return true;  // it came before: a duplicate
+  }
+  in->peer_info = frame_info(header);
+  if (in->bytes != bytes) {
+    refuse(in, kFlagRefusesEager);
+    fail_recv(in, Code::kMismatch, bytes);
+    return true;
+  }
+  *place = in->data;
+  current_ = in;
+  return true;
+}
+
+void Lane::end_eager() {
+  const std::size_t bytes = reader_->header().payload_bytes;
+  Incoming* in = current_;
+  current_ = nullptr;
+  if (in == nullptr) {
+    free_eager(bytes);
+  } else if (in->state == Incoming::State::kStoring) {
+    in->state = Incoming::State::kStored;
+    if (in->posted) {
+      take_stored(in);
+    }
+  } else {
+    in->received = bytes;
+    free_eager(bytes);
+    complete_recv(in);
+  }
+}
+
+bool Lane::begin_chunk(std::byte** place) {
+  const FrameHeader& header = reader_->header();
+  Incoming* in = incoming_.find(frame_tag(header));
+  if (in == nullptr || in->state != Incoming::State::kPosted || header.chunk < in->chunks) {
+    // Of a cancelled operation, of a message that is complete, or a duplicate.
+    log(LogLevel::kTrace, "tcp", "chunk {} of operation {:#x} message {} from rank {} is dropped",
+        header.chunk, header.operation, header.message, peer_);
+    return true;
+  }
+  if (header.message_bytes != in->bytes || header.chunk != in->chunks ||
+      header.offset != in->received) {
+    return broken(fmt::format(
+        "chunk {} at offset {} of a message of {} bytes came, expected chunk {} at {} of {}",
+        header.chunk, header.offset, header.message_bytes, in->chunks, in->received, in->bytes));
+  }
+  in->peer_info = frame_info(header);
+  *place = in->data + in->received;
+  current_ = in;
+  return true;
+}
+
+void Lane::end_chunk() {
+  Incoming* in = current_;
+  current_ = nullptr;
+  if (in == nullptr) {
+    return;
+  }
+  in->received += reader_->header().payload_bytes;
+  ++in->chunks;
+  if (in->received == in->bytes) {
+    complete_recv(in);
+  }
+}
+
+// The peer has a message that it may not send unasked.
+bool Lane::on_request() {
+  const FrameHeader& header = reader_->header();
+  const Tag tag = frame_tag(header);
+  Incoming* in = incoming_.find(tag);
+  if (in == nullptr) {
+    if (cancelled_.contains(tag.operation)) {
+      push_control(FrameType::kRefuse, tag, {}, 0, kFlagDropped);
+      return true;
+    }
+    if (requests_ >= kPostsMax) {
+      return broken(fmt::format("more than {} requests are waiting", kPostsMax));
+    }
+    in = shared_->incoming.take();
+    in->tag = tag;
+    in->state = Incoming::State::kRequested;
+    in->bytes = header.message_bytes;
+    in->peer_info = frame_info(header);
+    incoming_.insert(in);
+    ++requests_;
+    return true;
+  }
+  if (in->state != Incoming::State::kPosted) {
+    return true;  // a duplicate
+  }
+  in->peer_info = frame_info(header);
+  if (in->bytes != header.message_bytes) {
+    refuse(in, 0);
+    fail_recv(in, Code::kMismatch, header.message_bytes);
+  } else if (!in->credited) {
+    in->credited = true;
+    ++bulk_receives_;
+    push_control(FrameType::kCredit, tag, in->info, in->bytes);
+  }
+  return true;
+}
+
+// The peer has a buffer for a message, asked for or not.
+bool Lane::on_credit() {
+  const FrameHeader& header = reader_->header();
+  const Tag tag = frame_tag(header);
+  Outgoing* out = outgoing_.find(tag);
+  if (out == nullptr) {
+    if (cancelled_.contains(tag.operation)) {
+      return true;
+    }
+    if (early_credits_ >= 2 * kPostsMax) {
+      return broken(fmt::format("more than {} early credits are waiting", 2 * kPostsMax));
+    }
+    out = shared_->outgoing.take();
+    out->tag = tag;
+    out->state = Outgoing::State::kCreditOnly;
+    out->bytes = header.message_bytes;
+    outgoing_.insert(out);
+    ++early_credits_;
+    return true;
+  }
+  if (out->state != Outgoing::State::kRequested) {
+    return true;  // a duplicate, or for a message that went unasked and will be refused
+  }
+  if (out->bytes != header.message_bytes) {
+    push_control(FrameType::kRefuse, tag, out->info, out->bytes, kFlagRefusesRecv);
+    fail_send(out, Code::kMismatch, &header);
+    return true;
+  }
+  count_waiting(-1);
+  out->state = Outgoing::State::kBulk;
+  out->queued = true;
+  bulk_.push(out);
+  return true;
+}
+
+void Lane::on_refuse() {
+  const FrameHeader& header = reader_->header();
+  const Tag tag = frame_tag(header);
+  if ((header.flags & kFlagRefusesRecv) != 0) {
+    Incoming* in = incoming_.find(tag);
+    if (in != nullptr && in->state == Incoming::State::kPosted) {
+      in->peer_info = frame_info(header);
+      fail_recv(in, Code::kMismatch, header.message_bytes);
+    }
+    return;
+  }
+  Outgoing* out = outgoing_.find(tag);
+  if (out != nullptr && out->state == Outgoing::State::kCreditOnly) {
+    forget_send(out);
+    out = nullptr;
+  }
+  if ((header.flags & kFlagDropped) != 0) {
+    if (out != nullptr && out->state == Outgoing::State::kRequested) {
+      complete_send(out);  // as if its bytes had been sent and dropped there
+    }
+  } else if (out != nullptr) {
+    fail_send(out, Code::kMismatch, &header);
+  } else if ((header.flags & kFlagRefusesEager) != 0 && !cancelled_.contains(tag.operation)) {
+    // The send is long done: the engine is told by a notice.
+    shared_->notices.push_back(
+        {.kind = Notice::Kind::kRefused,
+         .group = static_cast<std::uint32_t>(tag.operation >> 32),
+         .sequence = static_cast<std::uint32_t>(tag.operation),
+         .from = peer_,
+         .code = Code::kMismatch,
+         .text = fmt::format("rank {} expected {} bytes in message {} of operation {:#x} and got "
+                             "another size from rank {}",
+                             peer_, header.message_bytes, tag.message, tag.operation,
+                             shared_->options.rank)});
+  }
+}
+
+bool Lane::on_notice() {
+  Result<Notice> notice = decode_notice({scratch_.data(), reader_->header().payload_bytes});
+  if (!notice.ok()) {
+    return broken(notice.error().message);
+  }
+  notice->from = peer_;
+  shared_->notices.push_back(std::move(*notice));
+  return true;
+}
+
+}  // namespace isthmus::tcp

@@ -1,0 +1,183 @@
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "transport/tcp/lane.h"
+
+namespace isthmus::tcp {
+namespace {
+
+// Small messages go before chunks, but after so many bytes of them a chunk has its turn.
+constexpr std::size_t kEagerRunBytes = kChunkBytes;
+// Freed bytes that are told at the latest, also when no other frame carries them.
+constexpr std::uint64_t kFreedTold = kEagerQuota / 4;
+// Notices that wait for a connection or for the socket; more are dropped: they are best effort.
+constexpr std::size_t kNoticesMax = 64;
+
+}  // namespace
+
+void Lane::push_control(FrameType type, const Tag& tag, const OperationInfo& info,
+                        std::uint64_t message_bytes, std::uint8_t flags) {
+  if (over_) {
+    return;
+  }
+  Control control;
+  control.header = make_header(type, tag, info);
+  control.header.message_bytes = message_bytes;
+  control.header.flags = flags;
+  control_.push(std::move(control));
+}
+
+// Tells the sender that its message and the buffer `in` differ in size.
+void Lane::refuse(Incoming* in, std::uint8_t flags) {
+  push_control(FrameType::kRefuse, in->tag, in->info, in->bytes, flags);
+}
+
+void Lane::send_notice(const Notice& notice) {
+  if (over_ || notices_ >= kNoticesMax) {
+    return;
+  }
+  const std::string text = encode_notice(notice);
+  Control control;
+  control.header = make_header(FrameType::kNotice, {}, {});
+  control.header.payload_bytes = static_cast<std::uint32_t>(text.size());
+  control.payload = std::make_unique_for_overwrite<std::byte[]>(text.size());
+  control.payload_bytes = text.size();
+  std::memcpy(control.payload.get(), text.data(), text.size());
+  control_.push(std::move(control));
+  ++notices_;
+  want_connection(true);
+  pump_output(kChunkBytes);
+}
+
+// Eager data of this size has left the pool, or never needed it.
+void Lane::free_eager(std::size_t bytes) {
+  freed_ += eager_cost(bytes);
+  if (freed_ - freed_told_ >= kFreedTold && !freed_queued_ && !over_) {
+    freed_queued_ = true;
+    push_control(FrameType::kFreed, {}, {}, 0);
+    mark_active();
+  }
+}
+
+void Lane::mark_active() {
+  if (!active_) {
+    active_ = true;
+    shared_->active.push_back(this);
+  }
+}
+
+void Lane::set_blocked(bool blocked) {
+  if (blocked_ != blocked) {
+    blocked_ = blocked;
+    shared_->blocked += blocked ? 1 : -1;
+  }
+}
+
+bool Lane::pump_output(std::size_t budget) {
+  if (!fd_.valid() || blocked_ || write_failed_) {
+    return false;
+  }
+  bool moved = false;
+  for (std::size_t used = 0;;) {
+    fill_batch();
+    if (writer_.empty()) {
+      return moved;
+    }
+    if (used >= budget) {
+      mark_active();
+      return moved;
+    }
+    used += writer_.bytes();
+    moved = true;
+    switch (writer_.flush(fd_.get(), [this](Outgoing* out) { on_written(out); })) {
+      case FrameWriter::Outcome::kWritten:
+        break;
+      case FrameWriter::Outcome::kBlocked:
+        set_blocked(true);
+        return moved;
+      case FrameWriter::Outcome::kFailed:
+        // What the peer said before it went is still to be read: pump_input() ends the lane.
+        write_failed_ = true;
+        reader_->wake(true);
+        mark_active();
+        return moved;
+    }
+  }
+}
+
+void Lane::fill_batch() {
+  while (!writer_.full()) {
+    if (!control_.empty()) {
+      Control control = control_.pop();
+      if (frame_type(control.header) == FrameType::kNotice) {
+        --notices_;
+      }
+      freed_queued_ &= frame_type(control.header) != FrameType::kFreed;
+      finish_header(&control.header, {control.payload.get(), control.payload_bytes});
+      writer_.add_owned(control.header, std::move(control.payload), control.payload_bytes);
+    } else if (!eager_.empty() && (bulk_.empty() || eager_run_ < kEagerRunBytes)) {
+      add_eager(eager_.pop());
+    } else if (!bulk_.empty()) {
+      add_chunk(bulk_.pop());
+    } else {
+      return;
+    }
+  }
+}
+
+void Lane::add_eager(Outgoing* out) {
+  FrameHeader header = make_header(FrameType::kEager, out->tag, out->info);
+  const std::span<const std::byte> payload(out->data, out->bytes);
+  header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  header.message_bytes = out->bytes;
+  finish_header(&header, payload);
+  out->queued = false;
+  out->offset = out->bytes;
+  ++out->frames;
+  eager_run_ += kHeaderBytes + payload.size();
+  writer_.add(header, payload, out);
+}
+
+// One chunk; the message goes to the end of the queue, so that all get equal shares.
+void Lane::add_chunk(Outgoing* out) {
+  FrameHeader header = make_header(FrameType::kChunk, out->tag, out->info);
+  const std::size_t bytes = std::min(kChunkBytes, out->bytes - out->offset);
+  const std::span<const std::byte> payload(out->data + out->offset, bytes);
+  header.payload_bytes = static_cast<std::uint32_t>(bytes);
+  header.message_bytes = out->bytes;
+  header.offset = out->offset;
+  header.chunk = out->chunk;
+  finish_header(&header, payload);
+  ++out->chunk;
+  out->offset += bytes;
+  ++out->frames;
+  out->queued = out->offset < out->bytes;
+  if (out->queued) {
+    bulk_.push(out);
+  }
+  eager_run_ = 0;
+  writer_.add(header, payload, out);
+}
+
+// What every frame carries. The header must not change afterwards.
+void Lane::finish_header(FrameHeader* header, std::span<const std::byte> payload) {
+  header->sender = static_cast<std::uint32_t>(shared_->options.rank);
+  header->newest = newest_;
+  header->freed = freed_;
+  header->state = frame_type(*header) == FrameType::kGoodbye ? kStateLeaving : kStateRunning;
+  freed_told_ = freed_;
+  if (shared_->options.checksums) {
+    seal(header, payload);
+  }
+}
+
+void Lane::on_written(Outgoing* out) {
+  --out->frames;
+  if (out->frames == 0 && !out->queued) {
+    complete_send(out);
+  }
+}
+
+}  // namespace isthmus::tcp

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace isthmus {
+
+// What a TcpTransport is told at its creation; it reads no environment itself.
+struct TcpOptions {
+  int rank = 0;
+  int size = 1;
+  std::uint64_t incarnation = 0;  // nonce of this run of the job; connections of others are dropped
+  std::uint64_t config = 0;       // hash of what all ranks must agree on, compared at the handshake
+  std::string interfaces;         // ISTHMUS_IFACE: "", "eth0,ib0" or "^docker0"
+  std::string route_target;       // host of the rendezvous: the interface that reaches it is first
+  std::int64_t connect_timeout_ms = 60'000;  // for reaching a peer's machine
+  bool checksums = false;                    // ISTHMUS_CRC
+};
+
+}  // namespace isthmus

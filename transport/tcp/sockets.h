@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/fd.h"
+#include "base/result.h"
+#include "transport/tcp/addresses.h"
+
+namespace isthmus::tcp {
+
+// All sockets are non-blocking and close-on-exec.
+
+struct Listener {
+  Fd fd;
+  std::uint16_t port = 0;
+  bool ipv6 = false;  // dual stack; false: the host has no IPv6 and this listens on IPv4 alone
+};
+
+Result<Listener> open_listener();
+
+// The next connection in the listener's queue; an invalid Fd when there is none now.
+Result<Fd> accept_one(const Fd& listener);
+
+// Begins to connect; EPOLLOUT tells the end, finish_connect() the outcome.
+Result<Fd> start_connect(const Candidate& candidate);
+
+// 0 when connected, else the errno of the failure. A socket that met itself (both ends are the same
+// ephemeral port of a listener that is gone) counts as refused.
+int finish_connect(const Fd& fd);
+
+// Options of a connection in use: no delay, keep-alive, congestion control. Failures are logged
+// at debug level: none of them stops data.
+void tune_connection(const Fd& fd);
+
+// The congestion control in force ("cubic"), or "".
+std::string congestion_control(const Fd& fd);
+
+// Address of the other end, for texts.
+std::string peer_name(const Fd& fd);
+
+// How a connection with unacknowledged data stands, as a sentence part, when the peer's machine has
+// been silent for so long that it must be gone: it answers neither retransmissions nor probes.
+// TCP_USER_TIMEOUT is not used for this: it also ends connections to a live machine whose process
+// does not read for that long (a stopped rank), which is not death.
+std::optional<std::string> silent_peer(const Fd& fd);
+
+}  // namespace isthmus::tcp
