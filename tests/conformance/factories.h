@@ -7,6 +7,10 @@
 #include "tests/conformance/world.h"
 #include "transport/sim/sim_network.h"
 
+#if __has_include("transport/tcp/tcp_transport.h")
+#include "tests/conformance/tcp_factory.h"
+#endif
+
 namespace isthmus::conformance {
 
 // Ranks of a simulated network, each perhaps wrapped.
@@ -61,7 +65,13 @@ inline std::vector<Factory> sim_factories() {
 }
 
 inline std::vector<Factory> all_factories() {
-  return sim_factories();
+  std::vector<Factory> all = sim_factories();
+#if __has_include("transport/tcp/tcp_transport.h")
+  for (Factory& each : tcp_factories()) {
+    all.push_back(std::move(each));
+  }
+#endif
+  return all;
 }
 
 }  // namespace isthmus::conformance

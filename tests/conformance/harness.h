@@ -102,6 +102,7 @@ class Harness {
   Harness(const Factory& factory, int ranks, std::uint64_t seed)
       : ranks_(ranks),
         world_(factory.make(ranks, seed)),
+        killed_(static_cast<std::size_t>(ranks)),
         notices_(static_cast<std::size_t>(ranks)),
         dead_(static_cast<std::size_t>(ranks)) {
     for (int rank = 0; rank < ranks; ++rank) {
@@ -113,8 +114,6 @@ class Harness {
       }
     }
   }
-
-  World& world() { return *world_; }
 
   Transport& rank(int rank) { return world_->rank(rank); }
 
@@ -152,11 +151,19 @@ class Harness {
     }
   }
 
+  // What World::kill() says; a killed rank is not driven any more.
+  bool kill(int rank) {
+    killed_[static_cast<std::size_t>(rank)] = world_->kill(rank);
+    return killed_[static_cast<std::size_t>(rank)];
+  }
+
   // One turn of every rank. False when nobody had anything to do.
   bool turn() {
     bool worked = false;
     for (int rank = 0; rank < ranks_; ++rank) {
-      worked = turn_of(rank) || worked;
+      if (!killed_[static_cast<std::size_t>(rank)]) {
+        worked = turn_of(rank) || worked;
+      }
     }
     return worked;
   }
@@ -322,6 +329,7 @@ class Harness {
   std::uint32_t last_operation_ = 0;
   std::size_t first_open_ = 0;
   std::deque<Operation> operations_;  // addresses stay
+  std::vector<bool> killed_;
   std::vector<std::vector<Notice>> notices_;
   std::vector<std::vector<int>> dead_;
 };

@@ -375,7 +375,7 @@ TEST_P(TransportEnd, DeathFailsAllThatWaitsForTheDead) {
     alive.push_back(&harness_->send(rank, next, {operation, 0}, out.span()));
   }
   harness_->turns(3);
-  if (!harness_->world().kill(2)) {
+  if (!harness_->kill(2)) {
     GTEST_SKIP() << "cannot be killed within one process";
   }
   ASSERT_TRUE(harness_->finish_all());
@@ -424,7 +424,7 @@ TEST_P(TransportEnd, CancelledOperationsDoNotFailWithTheDead) {
   harness_->recv(0, 1, {gone, 0}, in.span());
   harness_->send(0, 1, {gone, 1}, out.span());
   const Operation& recv = harness_->recv(0, 1, {kept, 0}, in_kept.span());
-  if (!harness_->world().kill(1)) {
+  if (!harness_->kill(1)) {
     GTEST_SKIP() << "cannot be killed within one process";
   }
   harness_->cancel(0, 1, gone);

@@ -18,7 +18,8 @@ class World {
 
   virtual Transport& rank(int rank) = 0;
 
-  // Ends a rank as SIGKILL would: no goodbye. False where this transport cannot be killed so.
+  // Ends a rank as SIGKILL would: no goodbye; rank() is not called for it again. False where this
+  // transport cannot be killed so.
   virtual bool kill(int rank) = 0;
 };
 
