@@ -8,7 +8,7 @@
 
 namespace isthmus {
 
-// Owns one shared memory mapping (MAP_SHARED, MADV_DONTFORK). Move-only.
+// Owns one memory mapping that a forked child does not get (MADV_DONTFORK). Move-only.
 class Mapping {
  public:
   Mapping() = default;
@@ -24,12 +24,16 @@ class Mapping {
   // Maps `bytes` of `fd` from offset 0, readable and, when asked for, writable.
   static Result<Mapping> create(const Fd& fd, std::size_t bytes, bool writable);
 
+  // Zeroed memory of this process alone, also excluded from fork.
+  static Result<Mapping> create_private(std::size_t bytes);
+
   std::byte* data() const { return data_; }
 
   std::size_t size() const { return bytes_; }
 
  private:
   void reset();
+  static Result<Mapping> map(int fd, std::size_t bytes, int access, int flags);
 
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;

@@ -80,7 +80,7 @@ class World::Impl : public std::enable_shared_from_this<World::Impl> {
   std::uint64_t nonce_ = 0;
   std::vector<RankCard> cards_;
   std::vector<std::uint64_t> node_of_;  // by world rank
-  std::unique_ptr<ShmNode> node_;       // null without shared memory
+  std::unique_ptr<ShmNode> node_;
   std::unique_ptr<TcpTransport> tcp_;
   std::unique_ptr<Engine> engine_;
   std::mutex groups_mutex_;
@@ -102,25 +102,27 @@ Status World::Impl::open(RankCard* mine, std::uint64_t nonce, Deadline deadline)
     mine->node.override_id = options.node_id;
   }
   mine->processors = own_processors();
-  if (mine->node.shared_memory && options.size > 1) {
-    Result<std::unique_ptr<ShmNode>> node =
-        ShmNode::create({.rank = options.rank,
-                         .world_size = options.size,
-                         .nonce = nonce,
-                         .stage_bytes = static_cast<std::size_t>(env().STAGING_MB) << 20,
-                         .named = env().SHM_NAMED});
-    if (!node.ok() && env().STRICT) {
+  ShmNode::Options memory{.rank = options.rank,
+                          .world_size = options.size,
+                          .nonce = nonce,
+                          .stage_bytes = static_cast<std::size_t>(env().STAGING_MB) << 20,
+                          .named = env().SHM_NAMED};
+  Result<std::unique_ptr<ShmNode>> node = ShmNode::create(memory);
+  if (!node.ok()) {
+    if (env().STRICT) {
       return node.error();
     }
-    if (node.ok()) {
-      node_ = std::move(node).value();
-      mine->shared_memory = node_->self();
-    } else {
-      log(LogLevel::kWarn, "shm", "{}; using TCP between the ranks of this node",
-          node.error().message);
-      mine->node.shared_memory = false;
+    log(LogLevel::kWarn, "shm", "{}; using TCP between the ranks of this node",
+        node.error().message);
+    mine->node.shared_memory = false;
+    memory.unshared = true;
+    node = ShmNode::create(memory);
+    if (!node.ok()) {
+      return node.error();
     }
   }
+  node_ = std::move(node).value();
+  mine->shared_memory = node_->self();
   TcpOptions tcp;
   tcp.rank = options.rank;
   tcp.size = options.size;
@@ -138,7 +140,7 @@ Status World::Impl::open(RankCard* mine, std::uint64_t nonce, Deadline deadline)
 Status World::Impl::connect(const RankCard& mine, Deadline deadline) {
   std::vector<ShmNode::LocalPeer> locals;
   for (const RankCard& card : cards_) {
-    const bool local = card.node == mine.node && mine.node.shared_memory && node_ != nullptr;
+    const bool local = card.node == mine.node && mine.node.shared_memory;
     // Ranks without shared memory are nodes of their own.
     node_of_.push_back(card.node.shared_memory
                            ? card.node.hash()
@@ -150,7 +152,7 @@ Status World::Impl::connect(const RankCard& mine, Deadline deadline) {
       }
     }
   }
-  return node_ == nullptr ? Status() : node_->connect(locals, deadline);
+  return node_->connect(locals, deadline);
 }
 
 Status World::Impl::start(const WorldOptions& given, Rendezvous& store) {
@@ -210,9 +212,6 @@ Status World::Impl::join_shared(std::span<const int> members, std::string_view n
   Channel& channel = group->channel();
   const Topology& topology = group->topology();
   const int node = topology.node_of(static_cast<int>(channel.rank));
-  if (node_ == nullptr || topology.locals(node) == 1) {
-    return {};
-  }
   for (const int group_rank : topology.members(node)) {
     const int world_rank = members[static_cast<std::size_t>(group_rank)];
     if (world_rank == options.rank) {

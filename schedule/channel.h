@@ -29,8 +29,8 @@ struct Channel {
   std::uint32_t local = 0;  // index of this rank in `peers`
   std::vector<int> world_ranks;            // by group rank
   std::vector<std::uint32_t> local_ranks;  // group rank of each local index
-  std::vector<MappedPeer> peers;           // by local index, this rank included; empty: no shared memory
-  GroupBlock* own = nullptr;               // this rank's block; null without shared memory
+  std::vector<MappedPeer> peers;           // by local index, this rank included
+  GroupBlock* own = nullptr;               // this rank's block
   bool resolved = false;                   // every peer's block is known
   std::vector<Endpoint*> endpoints;        // by group rank, null until first used
 

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/prefetch.h"
 #include "schedule/diagnosis.h"
 
 namespace isthmus {
@@ -13,12 +14,10 @@ namespace {
 // Looks of a lone synchronous run at its peers before the general loop takes over. Crowded ranks look
 // less: the peer may need this core.
 constexpr int kLooksAlone = 4000;
-constexpr int kLooksCrowded = 20;
+constexpr int kLooksCrowded = 4;
 
 // An idle pass polls transports this rarely when no run uses them: only notices can arrive then.
 constexpr std::uint32_t kIdlePollMask = 255;
-
-bool uses_shared_memory(const Schedule& schedule) { return schedule.locals > 1; }
 
 bool sends_messages(const Schedule& schedule) { return !schedule.in_order; }
 
@@ -39,6 +38,7 @@ void Engine::add_channel(Channel* channel) {
 void Engine::remove_channel(Channel* channel, const Error& why) {
   const BatonGuard guard(baton_);
   fail_channel(*channel, why, false);
+  // A group that could not be made completely has no block yet.
   if (channel->own != nullptr) {
     channel->own->state.left.store(1, std::memory_order_release);
     ring_sleepers(*channel);
@@ -123,6 +123,8 @@ void Engine::spin_alone(Run& run) {
   for (int i = 0; i < looks && run.state == Run::State::kActive; ++i) {
     if (advance_in_order(run)) {
       i = 0;
+    } else {
+      cpu_relax();
     }
   }
 }
@@ -255,26 +257,24 @@ bool Engine::begin(Run& run) {
   if (run.sequence - channel.finished > kActiveMax) {
     return false;
   }
-  if (uses_shared_memory(schedule)) {
-    if (!channel.resolved && !resolve_peers(channel)) {
+  if (!channel.resolved && !resolve_peers(channel)) {
+    return false;
+  }
+  const std::uint32_t ahead_max = schedule.slot_units != 0 ? kSlotRing : kAnnounceRing;
+  if (run.sequence - channel.peers_finished > ahead_max) {
+    refresh_finished(channel);
+    if (run.sequence - channel.peers_finished > ahead_max) {
       return false;
     }
-    const std::uint32_t ahead_max = schedule.slot_units != 0 ? kSlotRing : kAnnounceRing;
-    if (run.sequence - channel.peers_finished > ahead_max) {
-      refresh_finished(channel);
-      if (run.sequence - channel.peers_finished > ahead_max) {
-        return false;
-      }
-    }
-    run.peers_finished = run.sequence;
-    if (schedule.stage_units != 0) {
-      if (!lease_stage(run)) {
-        return false;
-      }
-      run.stage[channel.local] = node_->own().stage() + run.lease->offset;
-    }
-    channel.own->infos[run.sequence % kAnnounceRing] = run.info;
   }
+  run.peers_finished = run.sequence;
+  if (schedule.stage_units != 0) {
+    if (!lease_stage(run)) {
+      return false;
+    }
+    run.stage[channel.local] = node_->own().stage() + run.lease->offset;
+  }
+  channel.own->infos[run.sequence % kAnnounceRing] = run.info;
   if (schedule.scratch_units != 0) {
     const std::size_t bytes = std::size_t{schedule.scratch_units} * run.geometry.unit_bytes();
     run.scratch_memory.resize(bytes + kCacheLine);
@@ -388,13 +388,11 @@ void Engine::finish(Run& run) {
   } else if (run.sequence - channel.finished <= kActiveMax) {
     channel.finished_above |= 1ULL << (run.sequence - channel.finished - 1);
   }
-  if (channel.own != nullptr) {
-    channel.own->state.finished.store(channel.finished, std::memory_order_release);
-    if (run.noted) {
-      channel.own->state.waits_for.store(-1, std::memory_order_relaxed);
-      channel.own->state.phase.store(run.failed ? kPhaseFailed : kPhaseOutside,
-                                     std::memory_order_release);
-    }
+  channel.own->state.finished.store(channel.finished, std::memory_order_release);
+  if (run.noted) {
+    channel.own->state.waits_for.store(-1, std::memory_order_relaxed);
+    channel.own->state.phase.store(run.failed ? kPhaseFailed : kPhaseOutside,
+                                   std::memory_order_release);
   }
   if (run.work != nullptr) {
     finish_work(run);
@@ -411,7 +409,7 @@ void Engine::finish_work(Run& run) {
                    [&](const std::unique_ptr<Run>& owned) { return owned.get() == &run; });
   graveyard_.push_back(std::move(*found));
   owned_.erase(found);
-  if (node_ != nullptr && node_->own().header().bell.sleeping.load(std::memory_order_relaxed) != 0) {
+  if (node_->own().header().bell.sleeping.load(std::memory_order_relaxed) != 0) {
     node_->ring_self();
   }
 }
@@ -422,6 +420,13 @@ void Engine::complete(Run& run) {
   if (run.peers_heard + 1 == run.plan->schedule.locals &&
       static_cast<std::int32_t>(run.peers_finished - channel.peers_finished) > 0) {
     channel.peers_finished = run.peers_finished;
+  }
+  // The next operation writes these lines, which peers have just read.
+  const std::uint32_t next = run.sequence + 1;
+  prefetch_for_write(&channel.own->announcements[next % kAnnounceRing], kCacheLine);
+  if (run.plan->schedule.slot_units != 0) {
+    prefetch_for_write(&channel.own->slots[next % kSlotRing],
+                       std::min(run.geometry.total_bytes(), kSlotBytes));
   }
   finish(run);
 }

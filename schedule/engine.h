@@ -139,6 +139,7 @@ class Engine {
   void publish(Run& run, const Step& step);
   void copy(Run& run, const Step& step);
   void reduce(Run& run, const Step& step);
+  std::uint32_t operands(Run& run, const Step& step, std::byte* dst, const void** sources) const;
   std::byte* locate(Run& run, const Place& place) const;
   std::byte* mapped(Run& run, Space space, std::uint32_t local) const;
   void ring_sleepers(const Channel& channel) const;
@@ -167,7 +168,7 @@ class Engine {
   void wake_driver();
 
   const Options options_;
-  ShmNode* const node_;  // null without shared memory
+  ShmNode* const node_;
   const std::vector<Transport*> transports_;
   Baton baton_;
   Lanes lanes_;

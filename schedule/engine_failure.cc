@@ -34,16 +34,14 @@ Run* Engine::find_run(const Channel& channel, std::uint32_t sequence) const {
 
 // Tells the group's other ranks: those of this node through our block, the others by notice.
 void Engine::tell(Channel& channel, std::uint32_t sequence, Notice::Kind kind, const Error& error) {
-  if (channel.own != nullptr) {
-    FailureRecord& record = channel.own->failure;
-    record.culprit = error.culprit;
-    record.code = static_cast<std::uint32_t>(error.code);
-    const std::size_t length = std::min(error.message.size(), record.text.size() - 1);
-    std::memcpy(record.text.data(), error.message.data(), length);
-    record.text[length] = '\0';
-    record.state.store(failure_state(sequence, kind), std::memory_order_release);
-    ring_sleepers(channel);
-  }
+  FailureRecord& record = channel.own->failure;
+  record.culprit = error.culprit;
+  record.code = static_cast<std::uint32_t>(error.code);
+  const std::size_t length = std::min(error.message.size(), record.text.size() - 1);
+  std::memcpy(record.text.data(), error.message.data(), length);
+  record.text[length] = '\0';
+  record.state.store(failure_state(sequence, kind), std::memory_order_release);
+  ring_sleepers(channel);
   const Notice notice{.kind = kind,
                       .group = channel.id(),
                       .sequence = sequence,
@@ -52,7 +50,7 @@ void Engine::tell(Channel& channel, std::uint32_t sequence, Notice::Kind kind, c
                       .code = error.code,
                       .text = error.message.substr(0, kNoticeTextMax)};
   for (const int rank : channel.world_ranks) {
-    const bool local = node_ != nullptr && node_->has(rank);
+    const bool local = node_->has(rank);
     const bool gone = std::find(dead_.begin(), dead_.end(), rank) != dead_.end();
     if (rank != options_.world_rank && !local && !gone) {
       transports_.front()->notify(rank, notice);
@@ -208,17 +206,15 @@ void Engine::note_waiting(Run& run, std::int64_t now_ns) {
   Channel& channel = *run.channel;
   const Wait wait = find_wait(run);
   const std::int32_t first = wait.world_ranks.empty() ? -1 : wait.world_ranks.front();
-  if (channel.own != nullptr) {
-    RankState& state = channel.own->state;
-    state.sequence.store(run.sequence, std::memory_order_relaxed);
-    state.step.store(wait.step, std::memory_order_relaxed);
-    state.waits_for.store(first, std::memory_order_relaxed);
-    if (!run.noted) {
-      state.since_ns.store(static_cast<std::uint64_t>(now_ns), std::memory_order_relaxed);
-    }
-    state.phase.store(kPhaseWaiting, std::memory_order_release);
-    run.noted = true;
+  RankState& state = channel.own->state;
+  state.sequence.store(run.sequence, std::memory_order_relaxed);
+  state.step.store(wait.step, std::memory_order_relaxed);
+  state.waits_for.store(first, std::memory_order_relaxed);
+  if (!run.noted) {
+    state.since_ns.store(static_cast<std::uint64_t>(now_ns), std::memory_order_relaxed);
   }
+  state.phase.store(kPhaseWaiting, std::memory_order_release);
+  run.noted = true;
   const std::int64_t half = run.timeout_ms * 500'000;
   const bool late = run.deadline_ns != Deadline::kNever &&
                     now_ns >= run.deadline_ns - half && first >= 0;
@@ -238,7 +234,7 @@ void Engine::tell_waiting(Run& run, std::int32_t waits_for) {
                       .code = Code::kTimeout,
                       .text = {}};
   for (const int rank : channel.world_ranks) {
-    if (rank != options_.world_rank && (node_ == nullptr || !node_->has(rank))) {
+    if (rank != options_.world_rank && !node_->has(rank)) {
       transports_.front()->notify(rank, notice);
     }
   }
@@ -256,7 +252,7 @@ void Engine::time_out(Run& run, std::int64_t now_ns) {
     }
   }
   std::string state;
-  if (guilty.size() == 1 && node_ != nullptr && process_stopped(node_->pid_of(guilty.front()))) {
+  if (guilty.size() == 1 && process_stopped(node_->pid_of(guilty.front()))) {
     state = " (its process is stopped)";
   }
   const std::string who =
@@ -313,12 +309,10 @@ void Engine::check_run(Run& run, std::int64_t now_ns) {
 
 // The slow look at everything that can go wrong. Called about every millisecond of waiting.
 void Engine::check(std::int64_t now_ns) {
-  if (node_ != nullptr) {
-    std::vector<int> dead;
-    node_->poll_dead(&dead);
-    for (const int rank : dead) {
-      on_dead(rank);
-    }
+  std::vector<int> dead;
+  node_->poll_dead(&dead);
+  for (const int rank : dead) {
+    on_dead(rank);
   }
   // Failing a channel removes its runs: walk copies.
   const std::vector<Channel*> channels = channels_;

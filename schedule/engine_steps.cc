@@ -81,9 +81,39 @@ std::byte* Engine::locate(Run& run, const Place& place) const {
 
 void Engine::copy(Run& run, const Step& step) {
   const std::size_t bytes = run.geometry.length(step.begin, step.end);
-  if (bytes != 0) {
-    copy_bytes(locate(run, step.dst), locate(run, step.src), bytes);
+  std::byte* const dst = locate(run, step.dst);
+  const std::byte* const src = locate(run, step.src);
+  if (bytes != 0 && dst != src) {
+    copy_bytes(dst, src, bytes);
   }
+}
+
+// Collects the operands of a reduction, in order. Returns how many.
+std::uint32_t Engine::operands(Run& run, const Step& step, std::byte* dst,
+                               const void** sources) const {
+  if (step.count == 0) {
+    sources[0] = dst;
+    sources[1] = locate(run, step.src);
+    return 2;
+  }
+  const std::size_t unit = run.geometry.unit_bytes();
+  const std::byte* const own = run.input + run.geometry.offset(step.begin);
+  std::uint32_t count = 0;
+  if (step.src.space == Space::kScratch) {
+    const std::size_t stride = (step.end - step.begin) * unit;
+    const std::byte* next = locate(run, step.src);
+    for (std::uint32_t i = 0; i < step.count; ++i, next += stride) {
+      sources[count++] = step.own_input && i == step.src.local ? own : next;
+    }
+    return count;
+  }
+  const std::size_t offset = step.src.at * unit;
+  for (std::uint32_t i = step.src.local; i < step.src.local + step.count; ++i) {
+    sources[count++] = step.own_input && i == run.channel->local
+                           ? own
+                           : mapped(run, step.src.space, i) + offset;
+  }
+  return count;
 }
 
 void Engine::reduce(Run& run, const Step& step) {
@@ -92,19 +122,8 @@ void Engine::reduce(Run& run, const Step& step) {
     return;
   }
   const void* sources[kReduceSourcesMax];
-  std::uint32_t count = 0;
   std::byte* const dst = locate(run, step.dst);
-  if (step.count == 0) {
-    sources[count++] = dst;
-    sources[count++] = locate(run, step.src);
-  } else {
-    const std::size_t offset = std::size_t{step.src.at} * run.geometry.unit_bytes();
-    for (std::uint32_t i = step.src.local; i < step.src.local + step.count; ++i) {
-      sources[count++] = step.own_input && i == run.channel->local
-                             ? run.input + run.geometry.offset(step.begin)
-                             : mapped(run, step.src.space, i) + offset;
-    }
-  }
+  const std::uint32_t count = operands(run, step, dst, sources);
   const std::size_t elements = bytes / dtype_bytes(static_cast<DType>(run.info.dtype));
   run.plan->reduce(dst, sources, static_cast<int>(count), elements,
                    step.finish ? run.plan->divisor : 1);

@@ -73,10 +73,8 @@ Status Engine::open_sleeper() {
   for (Transport* transport : transports_) {
     transport->wait_descriptors(&fds);
   }
-  if (node_ != nullptr) {
-    fds.push_back(node_->bell_fd());
-    node_->wait_descriptors(&fds);
-  }
+  fds.push_back(node_->bell_fd());
+  node_->wait_descriptors(&fds);
   for (const int fd : fds) {
     epoll_event event{};
     event.events = EPOLLIN;
@@ -97,10 +95,8 @@ void Engine::sleep() {
       log(LogLevel::kWarn, "engine", "{}; waiting by polling", opened.error().message);
     }
   }
-  Bell* bell = node_ != nullptr ? &node_->own().header().bell : nullptr;
-  if (bell != nullptr) {
-    bell->sleeping.fetch_add(1, std::memory_order_seq_cst);
-  }
+  Bell& bell = node_->own().header().bell;
+  bell.sleeping.fetch_add(1, std::memory_order_seq_cst);
   // What was published before the flag could be seen.
   if (!progress()) {
     std::array<epoll_event, 4> events{};
@@ -113,10 +109,8 @@ void Engine::sleep() {
     }
     baton_.acquire();
   }
-  if (bell != nullptr) {
-    bell->sleeping.fetch_sub(1, std::memory_order_seq_cst);
-    node_->drain_bell();
-  }
+  bell.sleeping.fetch_sub(1, std::memory_order_seq_cst);
+  node_->drain_bell();
 }
 
 void Engine::ensure_driver() {

@@ -76,9 +76,13 @@ Result<Segment> Segment::create(const Options& options) {
       std::min(options.stage_bytes / kChunkBytes, kChunksMax) * kChunkBytes;
   const std::size_t bytes = kStageOffset + stage_bytes;
   Segment segment;
-  ISTHMUS_ASSIGN(segment.fd_, open_memory(options, bytes));
-  ISTHMUS_TRY(size_memory(segment.fd_, bytes, options.named));
-  ISTHMUS_ASSIGN(segment.mapping_, Mapping::create(segment.fd_, bytes, true));
+  if (options.unshared) {
+    ISTHMUS_ASSIGN(segment.mapping_, Mapping::create_private(bytes));
+  } else {
+    ISTHMUS_ASSIGN(segment.fd_, open_memory(options, bytes));
+    ISTHMUS_TRY(size_memory(segment.fd_, bytes, options.named));
+    ISTHMUS_ASSIGN(segment.mapping_, Mapping::create(segment.fd_, bytes, true));
+  }
   // Fresh pages are zero: only what differs from zero is written. Blocks are made on joining.
   new (segment.mapping_.data()) SegmentHeader{};
   segment.place();

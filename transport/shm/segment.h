@@ -55,6 +55,7 @@ class Segment {
     int world_size = 1;
     std::size_t stage_bytes = 32 << 20;
     bool named = false;  // an unnamed file in /dev/shm with reserved pages in place of memfd
+    bool unshared = false;  // private memory: this rank alone uses it
   };
 
   static Result<Segment> create(const Options& options);

@@ -98,7 +98,8 @@ Result<std::unique_ptr<ShmNode>> ShmNode::create(const Options& options) {
   ISTHMUS_ASSIGN(node->segment_, Segment::create({.rank = options.rank,
                                                   .world_size = options.world_size,
                                                   .stage_bytes = options.stage_bytes,
-                                                  .named = options.named}));
+                                                  .named = options.named,
+                                                  .unshared = options.unshared}));
   const int bell = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (bell < 0) {
     return system_error(Code::kResource, errno, "cannot make an eventfd");

@@ -31,6 +31,7 @@ class ShmNode {
     std::uint64_t nonce = 0;  // of the world's incarnation
     std::size_t stage_bytes = 32 << 20;
     bool named = false;
+    bool unshared = false;  // private memory, no peers: where shared memory is not to be had
   };
 
   // What other ranks must know to connect; sent in the rendezvous.
