@@ -1,0 +1,309 @@
+// Memory and results of proof::Run.
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/hash.h"
+#include "schedule/dependencies.h"
+#include "schedule/verify_run.h"
+
+namespace isthmus::proof {
+
+Run::Value Run::word(std::uint32_t rank, std::uint32_t mark) {
+  const std::uint64_t bits = mix64(((static_cast<std::uint64_t>(rank) + 1) << 32) | mark);
+  return {bits, mix64(bits)};
+}
+
+// Contributions add up in any order; the second hash tells (a, b) from (b, a) and ((a, b), c) from
+// (a, (b, c)).
+Run::Value Run::combine(const Value& a, const Value& b) {
+  return {a.sum + b.sum, mix64(a.order + 0x9e3779b97f4a7c15ULL * mix64(b.order))};
+}
+
+// Not linear: nothing can be added to a finished value unnoticed.
+Run::Value Run::finished(const Value& value) {
+  return {mix64(value.sum ^ 0xa5a5a5a5a5a5a5a5ULL), mix64(value.order + 1)};
+}
+
+Run::Ref Run::ref(const Part& part, const Place& place) const {
+  const std::size_t marks = part.schedule->partition.marks();
+  switch (place.space) {
+    case Space::kInput:
+      return {part.caller + marks + place.at, part.caller + caller_mark(*part.schedule, place)};
+    case Space::kOutput:
+      return {part.caller + 2 * marks + place.at, part.caller + caller_mark(*part.schedule, place)};
+    case Space::kScratch:
+      return {part.scratch + place.at, part.scratch + place.at};
+    default:
+      break;
+  }
+  const std::span<const int> members =
+      topology_.members(topology_.node_of(static_cast<int>(part.rank)));
+  const auto owner_rank = static_cast<std::uint32_t>(members[place.local]);
+  const Part& owner = parts_[part.operation * ranks_ + owner_rank];
+  const std::size_t base = place.space == Space::kLine   ? owner.line
+                           : place.space == Space::kSlot ? owner.slot
+                                                         : owner.stage;
+  return {base + place.at, base + place.at};
+}
+
+bool Run::ordered(std::uint32_t earlier, std::uint32_t later) {
+  const Part& a = part_of(earlier);
+  const Part& b = part_of(later);
+  if (a.rank == b.rank) {
+    return a.operation != b.operation
+               ? a.operation < b.operation
+               : a.order->before(earlier - a.first_node, later - b.first_node);
+  }
+  const int node = topology_.node_of(static_cast<int>(a.rank));
+  if (node != topology_.node_of(static_cast<int>(b.rank))) {
+    return false;
+  }
+  // A later operation of the rank begins when this one is over: its first Publish tells of it too.
+  std::uint32_t released = a.order->released(earlier - a.first_node);
+  if (released == kNone) {
+    const std::size_t next = (a.operation + 1) * ranks_ + a.rank;
+    released = next < parts_.size() ? parts_[next].first_event : kNone;
+  } else {
+    released += a.first_event;
+  }
+  std::uint32_t acquired = b.order->acquired(later - b.first_node);
+  if (acquired == kNone) {
+    acquired = b.first_event > 0 ? b.first_event - 1 : kNone;
+  } else {
+    acquired += b.first_event;
+  }
+  if (released == kNone || acquired == kNone) {
+    return false;
+  }
+  const auto width = static_cast<std::size_t>(topology_.locals(node));
+  const auto local = static_cast<std::size_t>(topology_.local_of(static_cast<int>(a.rank)));
+  return clocks_[b.rank][acquired * width + local] > released;
+}
+
+Status Run::read(std::uint32_t node, const Place& place, std::uint32_t length) {
+  if (place.space == Space::kNone) {
+    return {};
+  }
+  const std::size_t first = ref(part_of(node), place).cell;
+  for (std::size_t cell = first; cell < first + length; ++cell) {
+    const std::uint32_t writer = writer_[cell];
+    if (writer != kNone && writer != node && !ordered(writer, node)) {
+      const Part& other = part_of(writer);
+      return fault_at(node,
+                      fmt::format("a race: rank {}'s step {} ({}) writes what it reads", other.rank,
+                                  writer - other.first_node, describe(step_of(writer))));
+    }
+    readers_.push_back({node, readers_head_[cell]});
+    readers_head_[cell] = static_cast<std::uint32_t>(readers_.size() - 1);
+  }
+  return {};
+}
+
+Status Run::write(std::uint32_t node, const Place& place, std::uint32_t length) {
+  if (place.space == Space::kNone) {
+    return {};
+  }
+  const std::size_t first = ref(part_of(node), place).cell;
+  for (std::size_t cell = first; cell < first + length; ++cell) {
+    const auto check = [&](std::uint32_t other, std::string_view does) -> Status {
+      if (other == kNone || other == node || ordered(other, node)) {
+        return {};
+      }
+      const Part& part = part_of(other);
+      return fault_at(node,
+                      fmt::format("a race: rank {}'s step {} ({}) {} what it writes", part.rank,
+                                  other - part.first_node, describe(step_of(other)), does));
+    };
+    ISTHMUS_TRY(check(writer_[cell], "writes"));
+    for (std::uint32_t at = readers_head_[cell]; at != kNone; at = readers_[at].next) {
+      ISTHMUS_TRY(check(readers_[at].node, "reads"));
+    }
+    writer_[cell] = node;
+    readers_head_[cell] = kNone;
+  }
+  return {};
+}
+
+// The output is written: every rank (broadcast: the root) must be known to have started.
+Status Run::check_gate(std::uint32_t node, const std::uint64_t* more) {
+  const Schedule& schedule = *part_of(node).schedule;
+  for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
+    const std::uint64_t word = known(node)[rank / 64] | (more == nullptr ? 0 : more[rank / 64]);
+    const bool needed = schedule.op != OpKind::kBroadcast || rank == schedule.root;
+    if (needed && (word >> (rank % 64) & 1U) == 0) {
+      return fault_at(
+          node, fmt::format("it writes the output before rank {} is known to have started", rank));
+    }
+  }
+  return {};
+}
+
+Status Run::copy(std::uint32_t node) {
+  const Step& step = step_of(node);
+  const Part& part = part_of(node);
+  const std::uint32_t length = step.end - step.begin;
+  ISTHMUS_TRY(read(node, step.src, length));
+  ISTHMUS_TRY(write(node, step.dst, length));
+  if (step.dst.space == Space::kOutput) {
+    ISTHMUS_TRY(check_gate(node, nullptr));
+  }
+  if (step.src.space == Space::kNone || step.dst.space == Space::kNone) {
+    return {};
+  }
+  const Ref from = ref(part, step.src);
+  const Ref to = ref(part, step.dst);
+  const std::size_t distance = std::max(from.cell, to.cell) - std::min(from.cell, to.cell);
+  if (distance != 0 && distance < length) {
+    return fault_at(node, "its source and destination overlap");
+  }
+  for (std::uint32_t i = 0; i < length; ++i) {
+    values_[0][to.apart + i] = values_[0][from.apart + i];
+    values_[1][to.cell + i] = values_[1][from.cell + i];
+  }
+  return {};
+}
+
+Status Run::reduce(std::uint32_t node) {
+  const Step& step = step_of(node);
+  const Part& part = part_of(node);
+  const std::uint32_t length = step.end - step.begin;
+  const bool mapped = is_mapped(step.src.space);
+  const std::uint32_t count = step.count == 0 ? 2 : step.count;
+  for (std::vector<Value>& operands : operands_) {
+    operands.clear();
+  }
+  for (std::uint32_t k = 0; k < count; ++k) {
+    Place place = {step.src.space, 0, step.src.at + k * length};
+    if (step.count == 0) {
+      place = k == 0 ? step.dst : step.src;
+    } else if (mapped) {
+      place = {step.src.space, step.src.local + k, step.src.at};
+    }
+    const bool own = mapped ? place.local == part.schedule->local : k == step.src.local;
+    if (step.count > 0 && step.own_input && own) {
+      place = {Space::kInput, 0, step.begin};
+    }
+    ISTHMUS_TRY(read(node, place, length));
+    const Ref from = ref(part, place);
+    for (std::uint32_t i = 0; i < length; ++i) {
+      operands_[0].push_back(values_[0][from.apart + i]);
+      operands_[1].push_back(values_[1][from.cell + i]);
+    }
+  }
+  ISTHMUS_TRY(write(node, step.dst, length));
+  if (step.dst.space == Space::kOutput) {
+    ISTHMUS_TRY(check_gate(node, nullptr));
+  }
+  const Ref to = ref(part, step.dst);
+  for (int variant = 0; variant < 2; ++variant) {
+    const std::size_t first = variant == 0 ? to.apart : to.cell;
+    for (std::uint32_t i = 0; i < length; ++i) {
+      Value result = operands_[variant][i];
+      for (std::uint32_t k = 1; k < count; ++k) {
+        result = combine(result, operands_[variant][k * length + i]);
+      }
+      if (count > 2) {
+        result.order = mix64(result.order + count);  // rounds once, unlike a chain of pairs
+      }
+      values_[variant][first + i] = step.finish ? finished(result) : result;
+    }
+  }
+  return {};
+}
+
+Status Run::take_message(std::uint32_t send, std::uint32_t recv) {
+  const Step& step = step_of(recv);
+  const std::uint32_t length = step.end - step.begin;
+  const std::uint64_t* theirs = known(send);
+  if (step.dst.space == Space::kOutput) {
+    ISTHMUS_TRY(check_gate(recv, theirs));
+  }
+  for (std::size_t word = 0; word < known_words_; ++word) {
+    known(recv)[word] |= theirs[word];
+  }
+  ISTHMUS_TRY(write(recv, step.dst, length));
+  for (std::uint32_t i = 0; step.dst.space != Space::kNone && i < length; ++i) {
+    const Ref to = ref(part_of(recv), {step.dst.space, step.dst.local, step.dst.at + i});
+    values_[0][to.apart] = messages_[0][payload_[send] + i];
+    values_[1][to.cell] = messages_[1][payload_[send] + i];
+  }
+  return {};
+}
+
+Status Run::check_results(std::uint32_t operation) {
+  for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
+    const Part& part = parts_[operation * ranks_ + rank];
+    const Schedule& schedule = *part.schedule;
+    if (schedule.op == OpKind::kBarrier) {
+      ISTHMUS_TRY(check_started(part));
+      continue;
+    }
+    const std::uint32_t marks = schedule.op == OpKind::kReduceScatter ? schedule.partition.pieces()
+                                                                      : schedule.partition.marks();
+    for (std::uint32_t mark = 0; mark < marks; ++mark) {
+      ISTHMUS_TRY(check_mark(part, mark));
+    }
+  }
+  return {};
+}
+
+// A barrier is over: everyone must be known to have started.
+Status Run::check_started(const Part& part) {
+  for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
+    bool seen = rank == part.rank;
+    for (std::uint32_t step = 0; step < part.schedule->steps.size() && !seen; ++step) {
+      seen = (known(part.first_node + step)[rank / 64] >> (rank % 64) & 1U) != 0;
+    }
+    if (!seen) {
+      return fault(*part.schedule, part.schedule->steps.size(),
+                   fmt::format("the barrier ends before rank {} is known to have started", rank));
+    }
+  }
+  return {};
+}
+
+Status Run::check_mark(const Part& part, std::uint32_t mark) {
+  const Schedule& schedule = *part.schedule;
+  const std::uint32_t pieces = schedule.partition.pieces();
+  const Ref at = ref(part, {Space::kOutput, 0, mark});
+  const Ref at_first = ref(parts_[part.operation * ranks_], {Space::kOutput, 0, mark});
+  Value expected;
+  bool exact = true;
+  if (schedule.op == OpKind::kAllGather) {
+    expected = word(mark / pieces, mark % pieces);
+  } else if (schedule.op == OpKind::kBroadcast) {
+    expected = word(schedule.root, mark);
+  } else {
+    const bool scattered = schedule.op == OpKind::kReduceScatter;
+    const std::uint32_t source = scattered ? part.rank * pieces + mark : mark;
+    for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
+      expected.sum += word(rank, source).sum;
+    }
+    exact = false;
+  }
+  for (int variant = 0; variant < 2; ++variant) {
+    const Value& got = values_[variant][variant == 0 ? at.apart : at.cell];
+    const std::string_view where = variant == 0 ? "" : ", in place";
+    const bool right =
+        exact ? got == expected
+              : got.sum == finished(expected).sum || (ranks_ == 1 && got.sum == expected.sum);
+    if (!right) {
+      return fault(
+          schedule, schedule.steps.size(),
+          fmt::format("mark {} of the output does not end with {}{}", mark,
+                      exact ? "its source's data" : "every rank's contribution once, finished last",
+                      where));
+    }
+    const Value& first = values_[variant][variant == 0 ? at_first.apart : at_first.cell];
+    if (schedule.op == OpKind::kAllReduce && got.order != first.order) {
+      return fault(schedule, schedule.steps.size(),
+                   fmt::format("mark {} of the output is combined by another tree than on rank 0{}",
+                               mark, where));
+    }
+  }
+  return {};
+}
+
+}  // namespace isthmus::proof

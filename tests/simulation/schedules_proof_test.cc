@@ -1,0 +1,165 @@
+// Goal: every algorithm of the table is right for every group of up to 64 ranks on one node, for
+// every nodes x ranks-per-node with a product of up to 64, on uneven nodes, for all roots and three
+// sizes, in eager and rendezvous delivery. Method: the symbolic proof of schedule/verify.
+
+#include <cstdint>
+#include <cstdio>
+#include <ctime>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "collectives/algorithms/algorithm.h"
+#include "schedule/verify.h"
+#include "tests/simulation/schedules.h"
+
+namespace isthmus {
+namespace {
+
+class ProofTest : public testing::Test {
+ protected:
+  void TearDown() override {
+    for (const auto& [name, spent] : spent_) {
+      std::printf("%-28s %6d proofs %8.2f s of one core\n", name.c_str(), spent.proofs,
+                  spent.seconds);
+    }
+  }
+
+  void prove(const Algorithm& algorithm, const Topology& topology, std::uint32_t root,
+             const Tuning& tuning) {
+    const std::clock_t start = std::clock();
+    const std::vector<Schedule> schedules = build_all(algorithm, topology, root, tuning);
+    for (const Delivery delivery : {Delivery::kEager, Delivery::kRendezvous}) {
+      const Status status = verify(schedules, topology, delivery);
+      ASSERT_TRUE(status.ok()) << where(algorithm, topology, root, tuning) << ": "
+                               << status.error().message;
+      // Nothing but messages depends on the delivery.
+      if (topology.nodes() == 1 && !schedules.empty() && schedules[0].in_order) {
+        break;
+      }
+    }
+    Spent& spent = spent_[std::string(algorithm.name)];
+    ++spent.proofs;
+    spent.seconds += static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  }
+
+  // All algorithms that `wanted` admits, for all roots and sizes.
+  template <typename Wanted>
+  void prove_all(const Topology& topology, const Wanted& wanted) {
+    for (const Algorithm& algorithm : algorithms()) {
+      if (!algorithm.applicable(topology, {0, false}) || !wanted(algorithm)) {
+        continue;
+      }
+      const int roots = algorithm.op == OpKind::kBroadcast ? topology.ranks() : 1;
+      for (const Tuning& tuning : three_tunings()) {
+        for (int root = 0; root < roots && !HasFatalFailure(); ++root) {
+          prove(algorithm, topology, static_cast<std::uint32_t>(root), tuning);
+        }
+        if (!has_pieces(algorithm, topology)) {
+          break;
+        }
+      }
+    }
+  }
+
+ private:
+  struct Spent {
+    int proofs = 0;
+    double seconds = 0.0;
+  };
+
+  std::map<std::string, Spent> spent_;
+};
+
+bool any(const Algorithm&) {
+  return true;
+}
+
+// Algorithms for which the placement of ranks makes no difference were proved on one node.
+bool sees_nodes(const Algorithm& algorithm) {
+  return !algorithm.applicable(Topology::grid(1, 2), {0, false});
+}
+
+TEST_F(ProofTest, OneNodeOfUpTo64Ranks) {
+  for (int ranks = 1; ranks <= 64 && !HasFatalFailure(); ++ranks) {
+    prove_all(Topology::grid(1, ranks), any);
+  }
+}
+
+TEST_F(ProofTest, NodesTimesRanksUpTo64) {
+  for (int nodes = 2; nodes <= 64; ++nodes) {
+    for (int locals = 1; nodes * locals <= 64 && !HasFatalFailure(); ++locals) {
+      prove_all(Topology::grid(nodes, locals), sees_nodes);
+    }
+  }
+}
+
+TEST_F(ProofTest, UnevenAndScatteredNodes) {
+  const std::vector<std::vector<int>> placements = {
+      {0, 0, 1},
+      {0, 1, 1},
+      {0, 0, 0, 1, 1},
+      {0, 1, 0, 1},
+      {0, 1, 2, 0, 1, 0},
+      {2, 2, 2, 2, 7, 5},
+      {0, 1, 1, 1, 1, 1, 1},
+      {0, 0, 0, 0, 0, 1, 1, 2, 2, 2},
+      {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3}};
+  for (const std::vector<int>& placement : placements) {
+    prove_all(Topology::make(placement).value(), sees_nodes);
+  }
+}
+
+TEST_F(ProofTest, NodesWithoutSharedMemory) {
+  for (int ranks = 2; ranks <= 9; ++ranks) {
+    const std::vector<int> node_of(static_cast<std::size_t>(ranks), 0);
+    prove_all(Topology::make(node_of, {false}).value(), any);
+  }
+}
+
+// What select_algorithm() really asks for, on the groups of the first machines.
+TEST_F(ProofTest, TuningsOfRealSizes) {
+  for (const Topology& topology : {Topology::grid(1, 2), Topology::grid(1, 4), Topology::grid(2, 2),
+                                   Topology::grid(4, 1), Topology::grid(2, 4)}) {
+    for (const Algorithm& algorithm : algorithms()) {
+      for (std::size_t bytes = 8; bytes <= (std::size_t{64} << 20); bytes *= 8) {
+        const Payload payload = {bytes, false};
+        if (algorithm.applicable(topology, payload) && !HasFatalFailure()) {
+          prove(algorithm, topology, 0, algorithm.tune(topology, payload));
+        }
+      }
+    }
+  }
+}
+
+// Operations in a row on one ring of slots. Those that announce nothing order nothing in mapped
+// memory: after them the engine waits for everyone's `finished` before a slot is used again.
+TEST_F(ProofTest, ConsecutivePairs) {
+  for (const Topology& topology : {Topology::grid(1, 2), Topology::grid(1, 5), Topology::grid(2, 3),
+                                   Topology::make(std::vector<int>{0, 0, 0, 1, 1}).value()}) {
+    std::vector<std::vector<Schedule>> all;
+    for (const Algorithm& algorithm : algorithms()) {
+      const bool announces =
+          !algorithm.applicable(Topology::grid(3, 1), {0, false}) || sees_nodes(algorithm);
+      if (algorithm.applicable(topology, {0, false}) && announces) {
+        const Tuning tuning = has_pieces(algorithm, topology) ? Tuning{4, 3, 1} : Tuning{};
+        const int root = algorithm.op == OpKind::kBroadcast ? topology.ranks() - 1 : 0;
+        all.push_back(build_all(algorithm, topology, static_cast<std::uint32_t>(root), tuning));
+      }
+    }
+    for (const std::vector<Schedule>& first : all) {
+      for (const std::vector<Schedule>& second : all) {
+        for (const Delivery delivery : {Delivery::kEager, Delivery::kRendezvous}) {
+          const Status status = verify_pair(first, second, topology, delivery);
+          ASSERT_TRUE(status.ok()) << first[0].algorithm << " then " << second[0].algorithm << ": "
+                                   << status.error().message;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace isthmus
