@@ -38,8 +38,8 @@ function(isthmus_shared_library)
   install(TARGETS isthmus LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT runtime)
 endfunction()
 
-# Every target of one type in a source folder and the folders below it.
-function(isthmus_targets_below folder type out)
+# Every target of one type in a source folder, and in the folders below it unless DEEP is false.
+function(isthmus_targets_of folder type deep out)
   set(found "")
   if(IS_DIRECTORY "${folder}" AND EXISTS "${folder}/CMakeLists.txt")
     get_property(targets DIRECTORY "${folder}" PROPERTY BUILDSYSTEM_TARGETS)
@@ -50,33 +50,34 @@ function(isthmus_targets_below folder type out)
         list(APPEND found ${target})
       endif()
     endforeach()
-    get_property(below DIRECTORY "${folder}" PROPERTY SUBDIRECTORIES)
+    set(below "")
+    if(deep)
+      get_property(below DIRECTORY "${folder}" PROPERTY SUBDIRECTORIES)
+    endif()
     foreach(next ${below})
-      isthmus_targets_below("${next}" ${type} more)
+      isthmus_targets_of("${next}" ${type} TRUE more)
       list(APPEND found ${more})
     endforeach()
   endif()
   set(${out} "${found}" PARENT_SCOPE)
 endfunction()
 
-# Programs of perf/ and tools/, extension modules of plugins/torch. A target that is not for
-# users sets the property ISTHMUS_NO_INSTALL.
+# Programs of tools/ and of perf/ itself (what lies deeper measures limits and peers), extension
+# modules of plugins/. A target that is not for users sets the property ISTHMUS_NO_INSTALL.
 function(isthmus_install_targets)
-  set(folders "${PROJECT_SOURCE_DIR}/tools")
+  isthmus_targets_of("${PROJECT_SOURCE_DIR}/tools" EXECUTABLE TRUE programs)
   if(ISTHMUS_PERF)
-    list(APPEND folders "${PROJECT_SOURCE_DIR}/perf")
+    isthmus_targets_of("${PROJECT_SOURCE_DIR}/perf" EXECUTABLE FALSE more)
+    list(APPEND programs ${more})
   endif()
-  foreach(folder ${folders})
-    isthmus_targets_below("${folder}" EXECUTABLE programs)
-    foreach(program ${programs})
-      set_target_properties(${program} PROPERTIES
-        INSTALL_RPATH "$ORIGIN/../lib;$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
-      install(TARGETS ${program} RUNTIME DESTINATION "${ISTHMUS_PACKAGE_DIR}/bin"
-              COMPONENT python EXCLUDE_FROM_ALL)
-      install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT runtime)
-    endforeach()
+  foreach(program ${programs})
+    set_target_properties(${program} PROPERTIES
+      INSTALL_RPATH "$ORIGIN/../lib;$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+    install(TARGETS ${program} RUNTIME DESTINATION "${ISTHMUS_PACKAGE_DIR}/bin"
+            COMPONENT python EXCLUDE_FROM_ALL)
+    install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT runtime)
   endforeach()
-  isthmus_targets_below("${PROJECT_SOURCE_DIR}/plugins" MODULE_LIBRARY extensions)
+  isthmus_targets_of("${PROJECT_SOURCE_DIR}/plugins" MODULE_LIBRARY TRUE extensions)
   foreach(extension ${extensions})
     set_target_properties(${extension} PROPERTIES INSTALL_RPATH "$ORIGIN/lib")
     install(TARGETS ${extension} LIBRARY DESTINATION "${ISTHMUS_PACKAGE_DIR}" COMPONENT python
