@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "tests/conformance/world.h"
+#include "transport/fault/fault_transport.h"
 #include "transport/sim/sim_network.h"
+#include "transport/trace/trace_transport.h"
 
 #if __has_include("transport/tcp/tcp_transport.h")
 #include "tests/conformance/tcp_factory.h"
@@ -64,8 +66,32 @@ inline std::vector<Factory> sim_factories() {
           sim_factory("sim_rendezvous", rendezvous), sim_factory("sim_mixed", mixed)};
 }
 
+// Wrappers must not be told from what they wrap; faults that are within the contract must not
+// either.
+inline std::vector<Factory> wrapped_factories() {
+  SimConfig config;
+  config.eager_bytes_max = 8192;
+  const auto fault = [&](const char* name, std::vector<FaultRule> rules) {
+    return sim_factory(name, config, [rules](std::unique_ptr<Transport> inner, int rank) {
+      const FaultScript script{static_cast<std::uint64_t>(rank) + 1, rules};
+      return std::make_unique<FaultTransport>(std::move(inner), script);
+    });
+  };
+  const FaultRule busy{.kind = FaultRule::Kind::kBusy, .per_mille = 500};
+  const FaultRule delay{.kind = FaultRule::Kind::kDelay, .per_mille = 700, .amount = 3};
+  const FaultRule reorder{.kind = FaultRule::Kind::kReorder, .amount = 10};
+  return {fault("fault_none", {}), fault("fault_busy", {busy}), fault("fault_delay", {delay}),
+          fault("fault_busy_delay_reorder", {busy, delay, reorder}),
+          sim_factory("trace", config, [](std::unique_ptr<Transport> inner, int rank) {
+            return std::make_unique<TraceTransport>(std::move(inner), rank, 1000);
+          })};
+}
+
 inline std::vector<Factory> all_factories() {
   std::vector<Factory> all = sim_factories();
+  for (Factory& each : wrapped_factories()) {
+    all.push_back(std::move(each));
+  }
 #if __has_include("transport/tcp/tcp_transport.h")
   for (Factory& each : tcp_factories()) {
     all.push_back(std::move(each));

@@ -11,7 +11,7 @@
 namespace isthmus::conformance {
 namespace {
 
-constexpr std::size_t kLarge = (5U << 20) + 1;
+constexpr std::size_t kLarge = (3U << 20) + 1;
 
 class TransportEnd : public ::testing::TestWithParam<Factory> {
  protected:
