@@ -121,6 +121,9 @@ Status LocalOrder::chain_events(const Schedule& schedule) {
     if (step.line >= kProgressLines) {
       return fault(schedule, index, "there is no such line");
     }
+    if (step.value == 0) {
+      return fault(schedule, index, "every line holds 0 from the start: nothing is published");
+    }
     if (!events_.empty() && !before(events_.back(), index)) {
       return fault(schedule, index,
                    fmt::format("it is not ordered after step {}, the Publish or Await before it",
