@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "schedule/schedule.h"
+#include "topology/topology.h"
+
+namespace isthmus {
+
+// What one rank's schedule moves and computes for a byte count.
+struct RankCost {
+  std::uint32_t messages = 0;      // sent to other ranks, signals too
+  std::size_t bytes_sent = 0;      // in messages
+  std::size_t bytes_neck_out = 0;  // of them, to other nodes
+  std::size_t bytes_neck_in = 0;   // received from other nodes
+  std::size_t bytes_copied = 0;
+  std::size_t bytes_reduced = 0;  // operands beyond the first of every Reduce
+  double core_us = 0.0;           // of copies and reductions
+
+  bool operator==(const RankCost&) const = default;
+};
+
+// bytes as Geometry takes it: the whole data, or one rank's block. Needs this rank's schedule only,
+// so it works for groups of any size. Pure.
+RankCost cost_of(const Schedule& schedule, const Topology& topology, std::size_t bytes);
+
+// All ranks together.
+struct GroupCost {
+  std::vector<RankCost> ranks;
+  std::vector<std::size_t> neck_out;  // bytes that leave each node
+  std::vector<std::size_t> neck_in;   // and that enter it
+
+  // Time in which the busiest core or neck direction gets its work done: no order of steps ends
+  // earlier. simulate() tells when they do end.
+  double bound_us = 0.0;
+};
+
+GroupCost cost_of(std::span<const Schedule> schedules, const Topology& topology, std::size_t bytes);
+
+// Microseconds of one step's work on the core of its rank; 0 for messages and lines.
+double core_us(const Step& step, const Geometry& geometry, const Topology& topology);
+
+}  // namespace isthmus

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "schedule/schedule.h"
+#include "schedule/verify.h"
+#include "topology/topology.h"
+
+namespace isthmus {
+
+struct SimulateOptions {
+  Delivery delivery = Delivery::kEager;
+  bool timeline = false;          // keep every step's times
+  std::vector<double> starts_us;  // when each rank calls; empty: all at 0
+};
+
+struct StepTimes {
+  std::uint32_t rank = 0;
+  std::uint32_t step = 0;
+  double start_us = 0.0;
+  double end_us = 0.0;
+};
+
+struct Simulation {
+  double makespan_us = 0.0;
+  std::vector<double> end_us;         // of each rank
+  std::vector<double> neck_busy_us;   // of each node's outgoing direction
+  std::vector<std::size_t> neck_out;  // bytes that left each node
+  std::vector<StepTimes> timeline;    // in order of their ends
+};
+
+// Runs the schedules of all ranks in model time. Every rank has one core for its copies and
+// reductions (beta inside, gamma), and takes its ready steps in order of readiness. A message
+// between nodes holds the sender's node's way out and the receiver's way in for bytes x beta, and
+// arrives alpha later; one within a node has neither in its way. A published line is seen alpha
+// (inside) later. Congestion elsewhere is not modelled. Time and memory are linear in steps (times
+// log).
+//
+// Fails with kInternal on a deadlock or unpaired message; what verify() proves is not checked
+// again. Pure; any thread.
+Result<Simulation> simulate(std::span<const Schedule> schedules, const Topology& topology,
+                            std::size_t bytes, const SimulateOptions& options = {});
+
+}  // namespace isthmus
