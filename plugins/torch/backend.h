@@ -261,7 +261,7 @@ class BackendIsthmus final : public c10d::Backend {
     const Chunk piece = chunk(job, tensor, true, false);
     return issue(std::move(job), [&](WorkIsthmus& work) {
       work.add(
-          taken(group_->communicator->start_send(piece.data, piece.bytes, peer, user_tag(tag))));
+          taken(group_->communicator().start_send(piece.data, piece.bytes, peer, user_tag(tag))));
     });
   }
 
@@ -272,7 +272,7 @@ class BackendIsthmus final : public c10d::Backend {
     const Chunk piece = chunk(job, tensor, false, true);
     return issue(std::move(job), [&](WorkIsthmus& work) {
       work.add(
-          taken(group_->communicator->start_recv(piece.data, piece.bytes, peer, user_tag(tag))));
+          taken(group_->communicator().start_recv(piece.data, piece.bytes, peer, user_tag(tag))));
     });
   }
 
@@ -292,15 +292,15 @@ class BackendIsthmus final : public c10d::Backend {
   // Every group counts from 0 by itself; nothing is to be agreed on.
   void setSequenceNumberForGroup() override {}
 
-  std::uint64_t getSequenceNumberForGroup() override { return group_->communicator->sequence(); }
+  std::uint64_t getSequenceNumberForGroup() override { return group_->communicator().sequence(); }
 
   void setTimeout(milliseconds timeout) override {
     options_->timeout = timeout;
-    group_->communicator->set_timeout_ms(timeout.count());
+    group_->communicator().set_timeout_ms(timeout.count());
   }
 
   c10d::ErrorType getError() override {
-    const std::shared_ptr<const Error> failure = group_->communicator->failure();
+    const std::shared_ptr<const Error> failure = group_->communicator().failure();
     if (failure == nullptr) {
       return c10d::ErrorType::SUCCESS;
     }
@@ -309,14 +309,11 @@ class BackendIsthmus final : public c10d::Backend {
                                               : c10d::ErrorType::COMM_ERROR;
   }
 
-  void abort() override { group_->communicator->abort("the process group was aborted"); }
+  void abort() override { group_->communicator().abort("the process group was aborted"); }
 
   void shutdown() override {
-    if (group_->whole) {
-      group_->membership->close("the process group was destroyed");
-    } else if (!group_->membership->closed()) {
-      group_->communicator->abort("the process group was destroyed");
-    }
+    const WithoutGil no_gil;
+    group_->leave("the process group was destroyed");
   }
 
  private:
@@ -463,7 +460,7 @@ class BackendIsthmus final : public c10d::Backend {
   // Each rank sends one chunk to every rank and receives one from it; empty ones do not travel.
   WorkPtr exchange(Job job, const std::vector<Chunk>& sends, const std::vector<Chunk>& receives) {
     const CallOptions options = limit(job.timeout);
-    Communicator& communicator = *group_->communicator;
+    Communicator& communicator = group_->communicator();
     check_sizes("exchange with itself", sends[own()].bytes, receives[own()].bytes);
     if (sends[own()].bytes > 0 && sends[own()].data != receives[own()].data) {
       std::memmove(receives[own()].data, sends[own()].data, sends[own()].bytes);
@@ -492,7 +489,7 @@ class BackendIsthmus final : public c10d::Backend {
     if (forked()) [[unlikely]] {
       refuse_forked();
     }
-    const Status status = group_->communicator->run(call, limit(timeout));
+    const Status status = group_->run(call, limit(timeout));
     if (!status.ok()) [[unlikely]] {
       raise(status.error());
     }
@@ -517,7 +514,7 @@ class BackendIsthmus final : public c10d::Backend {
     const CallOptions options = limit(job.timeout);
     return issue(std::move(job), [&](WorkIsthmus& work) {
       for (const Call& call : calls) {
-        work.add(taken(group_->communicator->start(call, options)));
+        work.add(taken(group_->communicator().start(call, options)));
       }
     });
   }

@@ -2,7 +2,6 @@
 // minor version of it.
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,10 +20,7 @@ namespace {
 
 // Threads that the world joins may be about to take Python's lock: give it up meanwhile.
 void end_world(std::unique_ptr<World> world) {
-  std::optional<py::gil_scoped_release> no_gil;
-  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
-    no_gil.emplace();
-  }
+  const WithoutGil no_gil;
   world.reset();
 }
 

@@ -72,6 +72,19 @@ class Interrupt {
   std::optional<py::error_already_set> error_;
 };
 
+// Gives up Python's lock, where this thread has it, for calls that wait for other threads.
+class WithoutGil {
+ public:
+  WithoutGil() {
+    if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
+      release_.emplace();
+    }
+  }
+
+ private:
+  std::optional<py::gil_scoped_release> release_;
+};
+
 // torch's store as our rendezvous. Waits in slices, so that Ctrl-C and our own deadline hold
 // whatever the store's own time limit is.
 class TorchStoreRendezvous final : public Rendezvous {

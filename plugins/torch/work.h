@@ -22,7 +22,7 @@ namespace isthmus::plugin {
 class WorkIsthmus final : public c10d::Work {
  public:
   WorkIsthmus(std::shared_ptr<Group> group, Job job)
-      : Work(group->communicator->rank(), job.type, job.title),
+      : Work(group->communicator().rank(), job.type, job.title),
         group_(std::move(group)),
         job_(std::move(job)) {}
 
@@ -44,11 +44,17 @@ class WorkIsthmus final : public c10d::Work {
     rest->keep = std::move(job_.keep);
     rest->outputs = std::move(job_.outputs);
     for (const WorkRef& part : job_.parts) {
-      part->on_done([rest] {});
+      part->on_done([rest = rest]() mutable {
+        const CallbackScope scope;
+        rest.reset();
+      });
     }
   }
 
-  void add(WorkRef part) { job_.parts.push_back(std::move(part)); }
+  void add(WorkRef part) {
+    group_->watch(part);
+    job_.parts.push_back(std::move(part));
+  }
 
   // Called once, when all parts are started.
   void started() {
@@ -90,7 +96,7 @@ class WorkIsthmus final : public c10d::Work {
 
   void synchronize() override { wait(kNoTimeout); }
 
-  void abort() override { group_->communicator->abort("Work.abort() was called"); }
+  void abort() override { group_->communicator().abort("Work.abort() was called"); }
 
   Tensors result() override { return job_.outputs; }
 
@@ -128,11 +134,13 @@ class WorkIsthmus final : public c10d::Work {
     countdown->self = c10::intrusive_ptr<WorkIsthmus>::unsafe_reclaim_from_nonowning(this);
     countdown->left = job_.parts.size();
     for (const WorkRef& part : job_.parts) {
-      part->on_done([countdown, step] {
+      part->on_done([countdown = countdown, step]() mutable {
+        const CallbackScope scope;
         if (countdown->left.fetch_sub(1) == 1) {
           countdown->self->settle();
           step(*countdown->self);
         }
+        countdown.reset();
       });
     }
   }

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <random>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -16,7 +17,11 @@ namespace {
 // How long ranks wait for each other's first key; World::create has its own limit after it.
 constexpr std::int64_t kNonceTimeoutMs = 300'000;
 
+// How many works of a group are watched before those that are done are dropped.
+constexpr std::size_t kWatchedMin = 64;
+
 std::atomic<bool> in_child{false};
+thread_local int callback_depth = 0;
 
 // Everything the process shares. Never destroyed: threads may outlive static objects.
 struct Shared {
@@ -98,7 +103,14 @@ Membership::~Membership() {
     static_cast<void>(world_.release());
     return;
   }
-  ender_(std::move(world_));
+  if (callback_depth == 0) {
+    ender_(std::move(world_));
+    return;
+  }
+  std::thread([world = std::move(world_), ender = ender_]() mutable {
+    const PendingCallback pending;  // the process's exit waits for this thread
+    ender(std::move(world));
+  }).detach();
 }
 
 void Membership::close(std::string_view reason) {
@@ -116,25 +128,50 @@ Result<std::shared_ptr<Group>> join(const GroupRequest& request, Rendezvous& sto
                      "uses isthmus. Start workers that communicate with the spawn method."};
   }
   watch_forks();
-  auto group = std::make_shared<Group>();
   if (!request.world_ranks.empty()) {
-    group->membership = world_for(request);
+    if (std::shared_ptr<Membership> membership = world_for(request)) {
+      ISTHMUS_ASSIGN(
+          std::unique_ptr<Communicator> owned,
+          membership->world().new_group(request.world_ranks, request.name, request.timeout_ms));
+      return std::make_shared<Group>(std::move(membership), std::move(owned));
+    }
   }
-  if (group->membership != nullptr) {
-    ISTHMUS_ASSIGN(group->owned, group->membership->world().new_group(
-                                     request.world_ranks, request.name, request.timeout_ms));
-    group->communicator = group->owned.get();
-    return group;
-  }
-  ISTHMUS_ASSIGN(group->membership, make_world(request, store, ender));
-  group->communicator = &group->membership->world().communicator();
-  group->whole = true;
+  ISTHMUS_ASSIGN(std::shared_ptr<Membership> membership, make_world(request, store, ender));
   if (request.world_ranks.empty()) {
     Shared& all = shared();
     const std::lock_guard lock(all.mutex);
-    all.whole = group->membership;
+    all.whole = membership;
   }
-  return group;
+  return std::make_shared<Group>(std::move(membership), nullptr);
+}
+
+void Group::watch(const WorkRef& work) {
+  const std::lock_guard lock(watched_mutex_);
+  if (watched_.size() >= kWatchedMin && watched_.size() == watched_.capacity()) {
+    std::erase_if(watched_, [](const std::weak_ptr<Work>& one) {
+      const WorkRef watched = one.lock();
+      return watched == nullptr || watched->done();
+    });
+  }
+  watched_.push_back(work);
+}
+
+void Group::leave(std::string_view reason) {
+  if (owned_ == nullptr) {
+    membership_->close(reason);
+    return;
+  }
+  bool busy = callers_.load(std::memory_order_relaxed) != 0;
+  {
+    const std::lock_guard lock(watched_mutex_);
+    for (const std::weak_ptr<Work>& one : watched_) {
+      const WorkRef work = one.lock();
+      busy = busy || (work != nullptr && !work->done());
+    }
+  }
+  if (busy && !membership_->closed() && !forked()) {
+    communicator_.abort(reason);
+  }
 }
 
 void close_all(std::string_view reason, std::int64_t limit_ms) {
@@ -160,6 +197,14 @@ void close_all(std::string_view reason, std::int64_t limit_ms) {
 
 bool forked() {
   return in_child.load(std::memory_order_relaxed);
+}
+
+CallbackScope::CallbackScope() {
+  ++callback_depth;
+}
+
+CallbackScope::~CallbackScope() {
+  --callback_depth;
 }
 
 PendingCallback::PendingCallback() {

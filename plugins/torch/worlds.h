@@ -3,8 +3,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -43,11 +45,38 @@ class Membership {
 
 // A Communicator with the world it lives in. Shared by the backend object and its running works:
 // the engine must outlive both.
-struct Group {
-  std::shared_ptr<Membership> membership;
-  std::unique_ptr<Communicator> owned;  // null for the group of all ranks
-  Communicator* communicator = nullptr;
-  bool whole = false;  // destroying this group ends the world
+class Group {
+ public:
+  // communicator() lives in the world, or in `owned`.
+  Group(std::shared_ptr<Membership> membership, std::unique_ptr<Communicator> owned)
+      : membership_(std::move(membership)),
+        owned_(std::move(owned)),
+        communicator_(owned_ == nullptr ? membership_->world().communicator() : *owned_) {}
+
+  Communicator& communicator() { return communicator_; }
+
+  Status run(const Call& call, const CallOptions& options) {
+    callers_.fetch_add(1, std::memory_order_relaxed);
+    Status status = communicator_.run(call, options);
+    callers_.fetch_sub(1, std::memory_order_relaxed);
+    return status;
+  }
+
+  // Keeps an eye on a work until it is done, for leave().
+  void watch(const WorkRef& work);
+
+  // The group is destroyed. Whatever runs is ended, and then the peers are told; a group at rest is
+  // left silently, since a peer may still be busy with its end of the last operation. The group of
+  // all ranks takes the world with it.
+  void leave(std::string_view reason);
+
+ private:
+  std::shared_ptr<Membership> membership_;
+  std::unique_ptr<Communicator> owned_;  // null for the group of all ranks
+  Communicator& communicator_;
+  std::atomic<int> callers_{0};
+  std::mutex watched_mutex_;
+  std::vector<std::weak_ptr<Work>> watched_;
 };
 
 struct GroupRequest {
@@ -70,6 +99,17 @@ void close_all(std::string_view reason, std::int64_t limit_ms);
 
 // True in a child forked after the first join().
 bool forked();
+
+// Marks the thread as one that runs a completion callback. A world whose last user goes there is
+// ended on a thread of its own: a lane cannot be joined by itself.
+class CallbackScope {
+ public:
+  CallbackScope();
+  ~CallbackScope();
+
+  CallbackScope(const CallbackScope&) = delete;
+  CallbackScope& operator=(const CallbackScope&) = delete;
+};
 
 // Lives as long as a completion callback is asked for or running; close_all() waits for all.
 class PendingCallback {

@@ -94,7 +94,7 @@ class Ranks:
         self.size = size
         self._folder = tempfile.TemporaryDirectory(prefix="isthmus-test-")
         folder = Path(self._folder.name)
-        env["ISTHMUS_TEST_STORE"] = str(folder / "store")
+        env["HARNESS_STORE"] = str(folder / "store")
         self.ranks = [Rank(rank, size, folder, env) for rank in range(size)]
         self.broken = False
         if join:

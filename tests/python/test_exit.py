@@ -15,7 +15,7 @@ from harness import Ranks, environment
 _SCRIPT = """
 import os, sys, torch, torch.distributed as dist
 rank = int(os.environ["RANK"])
-store = dist.FileStore(os.environ["ISTHMUS_TEST_STORE"], 2)
+store = dist.FileStore(os.environ["HARNESS_STORE"], 2)
 dist.init_process_group("isthmus", store=store, rank=rank, world_size=2)
 how = sys.argv[1]
 dist.all_reduce(torch.ones(1000))
@@ -42,7 +42,7 @@ def _exits(folder: str, how: str) -> None:
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", _SCRIPT, how],
-            env=environment(RANK=str(rank), WORLD_SIZE="2", ISTHMUS_TEST_STORE=store),
+            env=environment(RANK=str(rank), WORLD_SIZE="2", HARNESS_STORE=store),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
@@ -61,7 +61,7 @@ def _exits(folder: str, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["wait", "wait destroy", "wait functional destroy", "wait raise"])
 def test_clean_exit(tmp_path, how):
-    for _ in range(int(os.environ.get("ISTHMUS_TEST_EXITS", "2"))):
+    for _ in range(int(os.environ.get("HARNESS_EXITS", "2"))):
         _exits(str(tmp_path), how)
 
 

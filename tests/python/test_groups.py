@@ -70,7 +70,7 @@ def options() -> None:
 def again(rounds: int) -> None:
     """Initialises and destroys over and over, on one store; the descriptors stay flat."""
     size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
-    store = dist.FileStore(os.environ["ISTHMUS_TEST_STORE"], size)
+    store = dist.FileStore(os.environ["HARNESS_STORE"], size)
     counts = []
     for turn in range(rounds):
         dist.init_process_group(

@@ -21,7 +21,7 @@ def join(backend: str = "isthmus", timeout_s: float = 60) -> None:
     size = int(os.environ["WORLD_SIZE"])
     dist.init_process_group(
         backend,
-        store=dist.FileStore(os.environ["ISTHMUS_TEST_STORE"], size),
+        store=dist.FileStore(os.environ["HARNESS_STORE"], size),
         rank=int(os.environ["RANK"]),
         world_size=size,
         timeout=timedelta(seconds=timeout_s),
