@@ -16,7 +16,8 @@ std::size_t operands_beyond_first(const Step& step) {
 
 double core_us(const Step& step, const Geometry& geometry, const Topology& topology) {
   const double mib = static_cast<double>(geometry.length(step.begin, step.end)) / kMib;
-  if (step.kind == StepKind::kCopy) {
+  // One operand is only moved.
+  if (step.kind == StepKind::kCopy || (step.kind == StepKind::kReduce && step.count == 1)) {
     return mib * topology.inside().beta_us_per_mib;
   }
   if (step.kind == StepKind::kReduce) {

@@ -25,7 +25,8 @@ class Simulator {
         options_(options),
         geometry_(schedules[0].partition, bytes),
         out_free_(static_cast<std::size_t>(topology.nodes()), 0.0),
-        in_free_(out_free_) {}
+        in_free_(out_free_),
+        inside_free_(schedules.size(), 0.0) {}
 
   Result<Simulation> run() {
     prepare();
@@ -33,12 +34,19 @@ class Simulator {
       const Event event = events_.top();
       events_.pop();
       now_ = event.time;
-      if (event.what == What::kReady) {
-        begin(event.rank, event.step);
-      } else if (event.what == What::kTimer) {
-        serve_core(event.rank);
-      } else {
-        finish(event.rank, event.step);
+      switch (event.what) {
+        case What::kReady:
+          begin(event.rank, event.step);
+          break;
+        case What::kCoreFree:
+          serve_core(event.rank);
+          break;
+        case What::kOnWire:
+          enter(event.rank, event.step);
+          break;
+        case What::kDone:
+          finish(event.rank, event.step);
+          break;
       }
     }
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -53,7 +61,7 @@ class Simulator {
   }
 
  private:
-  enum class What : std::uint8_t { kReady, kTimer, kDone };
+  enum class What : std::uint8_t { kReady, kCoreFree, kOnWire, kDone };
 
   struct Event {
     double time = 0.0;
@@ -78,12 +86,12 @@ class Simulator {
   };
 
   struct Message {
-    std::uint32_t sender = 0;
     std::uint32_t send_step = 0;
     std::uint32_t recv_step = 0;
     double arrives = -1.0;
     bool sent = false;
     bool posted = false;
+    bool moving = false;
   };
 
   void schedule_event(double time, What what, std::uint32_t rank, std::uint32_t step) {
@@ -200,41 +208,67 @@ class Simulator {
     }
   }
 
+  Message& message_of(std::uint32_t from, std::uint32_t to, std::uint32_t number) {
+    const std::uint64_t lane = static_cast<std::uint64_t>(from) * schedules_.size() + to;
+    return messages_[lane * 65536 + number];
+  }
+
   // One side of a message is ready; the transfer begins as soon as the delivery allows.
   void post(std::uint32_t rank, std::uint32_t index, bool is_send) {
     const Step& step = step_at(rank, index);
     const std::uint32_t from = is_send ? rank : step.peer;
     const std::uint32_t to = is_send ? step.peer : rank;
-    const std::uint64_t lane = static_cast<std::uint64_t>(from) * schedules_.size() + to;
-    Message& message = messages_[lane * 65536 + step.value];
+    Message& message = message_of(from, to, step.value);
     (is_send ? message.sent : message.posted) = true;
     (is_send ? message.send_step : message.recv_step) = index;
-    message.sender = from;
     const bool may_move = message.sent && (options_.delivery == Delivery::kEager || message.posted);
-    if (may_move && message.arrives < 0.0) {
-      transfer(&message, from, to);
-    }
-    if (message.posted && message.arrives >= 0.0 && (!is_send || message.sent)) {
-      schedule_event(std::max(now_, message.arrives), What::kDone, to, message.recv_step);
+    if (may_move && !message.moving) {
+      message.moving = true;
+      leave(from, message.send_step);
+    } else if (!is_send && message.arrives >= 0.0) {
+      schedule_event(std::max(now_, message.arrives), What::kDone, to, index);
     }
   }
 
-  void transfer(Message* message, std::uint32_t from, std::uint32_t to) {
-    const Step& step = step_at(from, message->send_step);
-    const std::size_t bytes = geometry_.length(step.begin, step.end);
-    const double busy = static_cast<double>(bytes) / kMib * topology_.between().beta_us_per_mib;
-    const auto out = static_cast<std::size_t>(topology_.node_of(static_cast<int>(from)));
-    const auto in = static_cast<std::size_t>(topology_.node_of(static_cast<int>(to)));
-    double start = now_;
-    if (out != in) {
-      start = std::max({now_, out_free_[out], in_free_[in]});
-      out_free_[out] = start + busy;
-      in_free_[in] = start + busy;
-      result_.neck_busy_us[out] += busy;
-      result_.neck_out[out] += bytes;
+  std::size_t node_of(std::uint32_t rank) const {
+    return static_cast<std::size_t>(topology_.node_of(static_cast<int>(rank)));
+  }
+
+  double wire_us(std::uint32_t rank, std::uint32_t index) const {
+    const Step& step = step_at(rank, index);
+    return static_cast<double>(geometry_.length(step.begin, step.end)) / kMib *
+           topology_.between().beta_us_per_mib;
+  }
+
+  // The message takes its turn on its node's way out, or on its rank's way within the node.
+  void leave(std::uint32_t from, std::uint32_t send_step) {
+    const Step& step = step_at(from, send_step);
+    const bool crosses = node_of(from) != node_of(step.peer);
+    double& free = crosses ? out_free_[node_of(from)] : inside_free_[from];
+    const double start = std::max(now_, free);
+    free = start + wire_us(from, send_step);
+    if (crosses) {
+      result_.neck_busy_us[node_of(from)] += wire_us(from, send_step);
+      result_.neck_out[node_of(from)] += geometry_.length(step.begin, step.end);
     }
-    message->arrives = start + busy + topology_.between().alpha_us;
-    schedule_event(start + busy, What::kDone, from, message->send_step);
+    schedule_event(start, What::kOnWire, from, send_step);
+    schedule_event(free, What::kDone, from, send_step);
+  }
+
+  // Its first byte is on the wire: ways in serve messages in the order of that.
+  void enter(std::uint32_t from, std::uint32_t send_step) {
+    const Step& step = step_at(from, send_step);
+    double end = now_ + wire_us(from, send_step);
+    if (node_of(from) != node_of(step.peer)) {
+      double& free = in_free_[node_of(step.peer)];
+      end = std::max(now_, free) + wire_us(from, send_step);
+      free = end;
+    }
+    Message& message = message_of(from, step.peer, step.value);
+    message.arrives = end + topology_.between().alpha_us;
+    if (message.posted) {
+      schedule_event(message.arrives, What::kDone, step.peer, message.recv_step);
+    }
   }
 
   void finish(std::uint32_t rank, std::uint32_t index) {
@@ -248,7 +282,7 @@ class Simulator {
     }
     if (kind == StepKind::kCopy || kind == StepKind::kReduce) {
       state.core_busy = false;
-      schedule_event(now_, What::kTimer, rank, 0);
+      schedule_event(now_, What::kCoreFree, rank, 0);
     }
     if (schedule.in_order) {
       if (index + 1 < schedule.steps.size()) {
@@ -272,6 +306,7 @@ class Simulator {
   std::uint64_t numbers_ = 0;
   std::vector<double> out_free_;  // when each node's way out, and in, is free again
   std::vector<double> in_free_;
+  std::vector<double> inside_free_;  // when each rank's way to its own node is free again
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<Rank> ranks_;
   std::unordered_map<std::uint64_t, Message> messages_;

@@ -35,10 +35,10 @@ struct Simulation {
 
 // Runs the schedules of all ranks in model time. Every rank has one core for its copies and
 // reductions (beta inside, gamma), and takes its ready steps in order of readiness. A message
-// between nodes holds the sender's node's way out and the receiver's way in for bytes x beta, and
-// arrives alpha later; one within a node has neither in its way. A published line is seen alpha
-// (inside) later. Congestion elsewhere is not modelled. Time and memory are linear in steps (times
-// log).
+// between nodes holds its sender's node's way out for bytes x beta, then the receiver's way in,
+// which serves messages in the order in which they left; it arrives alpha later. One within a node
+// takes as long, but only on its rank's own way. A published line is seen alpha (inside) later.
+// Congestion elsewhere is not modelled. Time and memory are linear in steps (times log).
 //
 // Fails with kInternal on a deadlock or unpaired message; what verify() proves is not checked
 // again. Pure; any thread.

@@ -149,10 +149,11 @@ double flat_cost(const Topology& topology, const Payload& payload) {
   return reduce_all_cost(topology, payload) + topology.inside().alpha_us;
 }
 
+// Copied: the input but for the own slice, the own result, and the others' results.
 double slice_cost(const Topology& topology, const Payload& payload) {
   const double others = static_cast<double>(topology.ranks() - 1) / topology.ranks();
   return 4.0 * topology.inside().alpha_us +
-         mib(payload) * (2.0 * others * topology.inside().beta_us_per_mib +
+         mib(payload) * ((1.0 + others) * topology.inside().beta_us_per_mib +
                          topology.gamma_us_per_mib() * others);
 }
 
@@ -171,14 +172,23 @@ double staged_cost(const Topology& topology, const Payload& payload) {
   return 2.0 * topology.inside().alpha_us + mib(payload) * 1.25 * topology.inside().beta_us_per_mib;
 }
 
+double flag_cost(const Topology& topology, const Payload&) {
+  return topology.inside().alpha_us;
+}
+
 double no_cost(const Topology&, const Payload&) {
   return 0.0;
+}
+
+// Ranks that share a neck; within one node every rank has its own way.
+double sharers(const Topology& topology) {
+  return topology.nodes() == 1 ? 1.0 : topology.locals_max();
 }
 
 // One step in which every rank sends `count` messages of `bytes_mib` each over its node's neck.
 double step_cost(const Topology& topology, double count, double bytes_mib) {
   const double alpha = topology.between().alpha_us * (1.0 + kMoreMessages * (count - 1.0));
-  return alpha + count * bytes_mib * topology.between().beta_us_per_mib * topology.locals_max();
+  return alpha + count * bytes_mib * topology.between().beta_us_per_mib * sharers(topology);
 }
 
 double log2_steps(int count) {
@@ -277,16 +287,23 @@ double leader_cost(const Topology& topology, const Payload& payload) {
                      mib(payload) * (topology.locals_max() + topology.nodes()));
 }
 
+// Every local rank sends beside the others of its node.
+double lane_messages(const Topology& topology) {
+  return kMoreMessages * (topology.locals_min() - 1) * topology.between().alpha_us;
+}
+
 double lanes_cost(const Topology& topology, const Payload& payload) {
   const double share = static_cast<double>(topology.nodes() - 1) / topology.nodes();
   const double steps = topology.nodes() > 2 ? 2.0 : 1.0;
-  return overlapped(steps * node_step(topology, 2.0 / steps * share * mib(payload)),
+  return lane_messages(topology) +
+         overlapped(steps * node_step(topology, 2.0 / steps * share * mib(payload)),
                     inside_cost(topology, 3.0 * mib(payload), mib(payload)),
                     lanes(topology, payload).pieces);
 }
 
 double exchange_cost(const Topology& topology, const Payload& payload) {
-  return overlapped(node_step(topology, (topology.nodes() - 1) * mib(payload)),
+  return lane_messages(topology) +
+         overlapped(node_step(topology, (topology.nodes() - 1) * mib(payload)),
                     inside_cost(topology, 3.0 * mib(payload), mib(payload)),
                     lanes(topology, payload).pieces);
 }
@@ -337,7 +354,7 @@ constexpr std::array kTable = {
     Algorithm{"alone", OpKind::kBroadcast, "one rank: nothing to do", one_rank, at_once, no_cost,
               broadcast_alone},
     Algorithm{"line_barrier", OpKind::kBarrier, "one node: everyone's announcement line", one_node,
-              at_once, shown_cost, line_barrier},
+              at_once, flag_cost, line_barrier},
     Algorithm{"line_all_reduce", OpKind::kAllReduce,
               "one node, up to 48 bytes: data in the announcement line", fits_line, at_once,
               shown_cost, line_all_reduce},
