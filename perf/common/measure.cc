@@ -1,0 +1,229 @@
+#include "perf/common/measure.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/clock.h"
+
+namespace isthmus {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+// Batches of one measurement: their spread is shown beside the mean.
+constexpr int kBatches = 10;
+
+// How long an automatic number of iterations is to take, and its bounds.
+constexpr double kRowUs = 50'000.0;
+constexpr double kIterationsMin = 20.0;
+constexpr double kIterationsMax = 20'000.0;
+
+// Byte that an output holds before a checked run: a result that was not written is wrong.
+constexpr int kUnwritten = 0xA5;
+
+std::string red_op_text(OpKind op, RedOp red_op) {
+  if (op == OpKind::kAllGather) {
+    return "none";
+  }
+  std::string text;
+  for (const char c : red_op_name(red_op)) {
+    text += static_cast<char>(c - 'A' + 'a');
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Measure>> Measure::create(Communicator& group, const PerfOptions& options,
+                                                 std::function<void()> alive) {
+  std::unique_ptr<Measure> measure = std::make_unique<Measure>(group, options, std::move(alive));
+  std::size_t most = 0;
+  for (const DType dtype : options.dtypes) {
+    most = std::max(most, measure->rounded(options.bytes_max, dtype));
+  }
+  const std::size_t bytes = (most + kPage - 1) / kPage * kPage;
+  for (Memory* memory : {&measure->input_, &measure->output_}) {
+    memory->reset(static_cast<std::byte*>(std::aligned_alloc(kPage, bytes)));
+    if (*memory == nullptr) {
+      return Error{.code = Code::kResource,
+                   .message = fmt::format("cannot allocate two buffers of {} bytes; lower "
+                                          "--maxbytes",
+                                          bytes)};
+    }
+    std::memset(memory->get(), 0, bytes);
+  }
+  return measure;
+}
+
+std::size_t Measure::rounded(std::uint64_t bytes, DType dtype) const {
+  const std::size_t parts = options_.op == OpKind::kAllReduce ? 1 : ranks();
+  const std::size_t whole = parts * dtype_bytes(dtype);
+  return std::max<std::size_t>(static_cast<std::size_t>(bytes) / whole, 1) * whole;
+}
+
+Call Measure::call_for(std::size_t count, DType dtype, RedOp red_op, bool in_place) const {
+  const std::size_t own = rank() * count * dtype_bytes(dtype);
+  Call call{.op = options_.op,
+            .dtype = dtype,
+            .red_op = red_op,
+            .input = input_.get(),
+            .output = output_.get(),
+            .count = count};
+  if (in_place) {
+    switch (options_.op) {
+      case OpKind::kAllGather:
+        call.input = output_.get() + own;
+        break;
+      case OpKind::kReduceScatter:
+        call.output = input_.get() + own;
+        break;
+      default:
+        call.input = output_.get();
+        break;
+    }
+  }
+  return call;
+}
+
+// Fills what the call reads, and spoils what it only writes.
+void Measure::prepare(const Call& call, const Pattern& pattern, std::size_t salt) const {
+  const int me = group_.rank();
+  const std::size_t bytes = call.count * dtype_bytes(call.dtype);
+  if (call.op == OpKind::kAllGather) {
+    std::memset(output_.get(), kUnwritten, bytes * ranks());
+  } else if (call.output == output_.get()) {
+    std::memset(output_.get(), kUnwritten, bytes);
+  }
+  const std::size_t read = call.count * (call.op == OpKind::kReduceScatter ? ranks() : 1);
+  const std::size_t first = call.op == OpKind::kAllGather ? rank() * call.count : 0;
+  // The input may be the output: it was allocated here, and is written through that pointer.
+  std::byte* input =
+      call.input == input_.get()
+          ? input_.get()
+          : output_.get() + (static_cast<const std::byte*>(call.input) - output_.get());
+  pattern.fill(input, me, first, read, salt);
+}
+
+std::size_t Measure::count_wrong(const Call& call, const Pattern& pattern, std::size_t salt) const {
+  if (call.op != OpKind::kAllGather) {
+    const std::size_t first = call.op == OpKind::kReduceScatter ? rank() * call.count : 0;
+    return pattern.count_wrong_reduced(call.output, first, call.count, salt);
+  }
+  const std::size_t block_bytes = call.count * dtype_bytes(call.dtype);
+  std::size_t wrong = 0;
+  for (std::size_t source = 0; source < ranks(); ++source) {
+    wrong +=
+        pattern.count_wrong_of_rank(output_.get() + source * block_bytes, static_cast<int>(source),
+                                    source * call.count, call.count, salt);
+  }
+  return wrong;
+}
+
+// Wrong elements of all checked runs, over all ranks.
+Result<std::int64_t> Measure::check(const Call& call, const Pattern& pattern) {
+  std::int64_t wrong = 0;
+  for (int run = 0; run < options_.checks; ++run) {
+    const std::size_t salt = static_cast<std::size_t>(run) * 17 % Pattern::kPeriod;
+    prepare(call, pattern, salt);
+    ISTHMUS_TRY(group_.run(call));
+    wrong += static_cast<std::int64_t>(count_wrong(call, pattern, salt));
+    alive_();
+  }
+  ISTHMUS_TRY(group_.all_reduce(&wrong, &wrong, 1, DType::kInt64, RedOp::kSum));
+  return wrong;
+}
+
+// All ranks agree on the number that the fastest would take.
+Result<int> Measure::iterations_for(const Call& call) {
+  if (options_.iterations > 0) {
+    return options_.iterations;
+  }
+  constexpr int kProbes = 2;
+  const std::int64_t begin = monotonic_ns();
+  for (int i = 0; i < kProbes; ++i) {
+    ISTHMUS_TRY(group_.run(call));
+  }
+  const double once_us = static_cast<double>(monotonic_ns() - begin) / (1e3 * kProbes);
+  double wanted = std::clamp(kRowUs / std::max(once_us, 1e-3), kIterationsMin, kIterationsMax);
+  ISTHMUS_TRY(group_.all_reduce(&wanted, &wanted, 1, DType::kFloat64, RedOp::kMin));
+  return static_cast<int>(wanted);
+}
+
+Result<Measure::Times> Measure::time(const Call& call, int iterations) {
+  const int batches = std::min(iterations, kBatches);
+  std::vector<double> batch_us;
+  ISTHMUS_TRY(group_.barrier());
+  const std::int64_t begin = monotonic_ns();
+  std::int64_t before = begin;
+  for (int batch = 0; batch < batches; ++batch) {
+    const int size = iterations / batches + (batch < iterations % batches ? 1 : 0);
+    for (int i = 0; i < size; ++i) {
+      ISTHMUS_TRY(group_.run(call));
+    }
+    const std::int64_t now = monotonic_ns();
+    batch_us.push_back(static_cast<double>(now - before) / (1e3 * size));
+    before = now;
+    alive_();
+  }
+  Times times;
+  times.mean = static_cast<double>(before - begin) / (1e3 * iterations);
+  times.least = *std::min_element(batch_us.begin(), batch_us.end());
+  times.most = *std::max_element(batch_us.begin(), batch_us.end());
+  return times;
+}
+
+Status Measure::combine(const Times& mine, PerfRow* row) {
+  std::vector<Times> all(ranks());
+  ISTHMUS_TRY(
+      group_.all_gather(&mine, all.data(), sizeof(Times) / sizeof(double), DType::kFloat64));
+  double least = all[0].mean;
+  double most = all[0].mean;
+  double sum = 0.0;
+  row->time_us_min = all[0].least;
+  row->time_us_max = all[0].most;
+  for (const Times& times : all) {
+    least = std::min(least, times.mean);
+    most = std::max(most, times.mean);
+    sum += times.mean;
+    row->time_us_min = std::min(row->time_us_min, times.least);
+    row->time_us_max = std::max(row->time_us_max, times.most);
+  }
+  const std::array<double, 4> by_mode = {all[0].mean, sum / static_cast<double>(all.size()), least,
+                                         most};
+  row->time_us = by_mode[static_cast<std::size_t>(options_.average)];
+  return {};
+}
+
+Result<PerfRow> Measure::row(std::uint64_t bytes, DType dtype, RedOp red_op, bool in_place) {
+  PerfRow row;
+  row.op = options_.op;
+  row.dtype = dtype;
+  row.red_op = red_op_text(options_.op, red_op);
+  row.ranks = group_.size();
+  row.bytes = rounded(bytes, dtype);
+  const std::size_t parts = options_.op == OpKind::kAllReduce ? 1 : ranks();
+  row.count = row.bytes / (parts * dtype_bytes(dtype));
+  row.in_place = in_place;
+  const Call call = call_for(row.count, dtype, red_op, in_place);
+  row.algorithm = group_.algorithm_of(call);
+  const Pattern pattern(options_.op, dtype, red_op, group_.size());
+  prepare(call, pattern, 0);
+  for (int i = 0; i < options_.warmups; ++i) {
+    ISTHMUS_TRY(group_.run(call));
+    alive_();
+  }
+  ISTHMUS_ASSIGN(const int iterations, iterations_for(call));
+  ISTHMUS_ASSIGN(const Times times, time(call, iterations));
+  ISTHMUS_TRY(combine(times, &row));
+  if (options_.checks > 0) {
+    ISTHMUS_ASSIGN(row.wrong, check(call, pattern));
+  }
+  return row;
+}
+
+}  // namespace isthmus

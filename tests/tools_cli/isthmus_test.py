@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""The command `isthmus` from outside: info, status, doctor, schedule, and bad command lines.
+
+Method: runs the built program (COMMAND_UNDER_TEST). `status` looks at a live job of two forked ranks
+(STUCK_JOB) of which one stopped itself, while the other waits for it. Standard library only.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+COMMAND = os.environ.get("COMMAND_UNDER_TEST", "build/dev/tools/isthmus/isthmus")
+STUCK_JOB = os.environ.get("STUCK_JOB", "build/dev/tests/tools_cli/tools_cli_stuck_job")
+LIMIT_S = 60
+
+
+def run(*arguments, env=None):
+    return subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=LIMIT_S,
+                          env={**os.environ, **(env or {})}, check=False)
+
+
+@contextlib.contextmanager
+def stuck_job():
+    """A running job; yields its process and the pids of its two ranks. Ended at the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        job = subprocess.Popen([STUCK_JOB, str(pathlib.Path(folder, "store"))],
+                               stdout=subprocess.PIPE, text=True)
+        try:
+            words = job.stdout.readline().split()
+            yield job, [int(word) for word in words[1:]]
+        finally:
+            job.kill()  # Its ranks die with it.
+            job.communicate(timeout=LIMIT_S)
+
+
+class Isthmus(unittest.TestCase):
+
+    def ended(self, result, code=0):
+        self.assertEqual(result.returncode, code, f"{result.args}\n{result.stdout}{result.stderr}")
+
+    def group_of(self, pids, accept):
+        """The JSON of the job's group once accept(members by rank) holds; asks again and again."""
+        deadline = time.monotonic() + LIMIT_S
+        seen = None
+        while time.monotonic() < deadline:
+            result = run("status", "--json")
+            self.ended(result)
+            for group in json.loads(result.stdout)["groups"]:
+                members = {member["rank"]: member for member in group["members"]}
+                if {member["pid"] for member in members.values()} & set(pids):
+                    seen = group
+                    if accept(members):
+                        return group
+        self.fail(f"status never showed it; last: {json.dumps(seen, indent=1)}")
+
+    def test_status_names_the_stopped_rank(self):
+        with stuck_job() as (job, pids):
+            group = self.group_of(pids, lambda members: len(members) == 2
+                                  and members[0]["phase"] == "waiting"
+                                  and members[1]["process"] == "stopped")
+            waiting, stopped = group["members"]
+            self.assertEqual(group["ranks"], 2)
+            self.assertEqual([waiting["pid"], stopped["pid"]], pids)
+            self.assertEqual(waiting["waits_for"], 1)
+            self.assertEqual(waiting["sequence"], 4)
+            self.assertEqual(waiting["operation"], "all_reduce float32[100] SUM")
+            self.assertGreaterEqual(waiting["phase_s"], 0)
+            self.assertEqual(stopped["finished"], 3)
+            text = run("status")
+            self.ended(text)
+            self.assertIn(f"rank 1 is waited for: its process {pids[1]} is stopped", text.stdout)
+            self.assertIn("all_reduce float32[100] SUM", text.stdout)
+            os.kill(pids[1], signal.SIGCONT)
+            self.assertEqual(job.wait(timeout=LIMIT_S), 0)
+
+    def test_status_of_a_dead_rank(self):
+        with stuck_job() as (_, pids):
+            self.group_of(pids, lambda members: members.get(1, {}).get("process") == "stopped")
+            os.kill(pids[0], signal.SIGSTOP)  # Keeps what it sees of rank 1.
+            os.kill(pids[1], signal.SIGKILL)
+            group = self.group_of(pids, lambda members: members.get(1, {}).get("process") == "dead")
+            self.assertEqual({member["rank"]: member["process"] for member in group["members"]},
+                             {0: "stopped", 1: "dead"})
+
+    def test_status_passes_over_what_is_no_segment(self):
+        files = []
+        for size in (0, 100, 1 << 20):
+            fd = os.memfd_create("isthmus-rank-0")
+            os.ftruncate(fd, size)
+            os.write(fd, b"not a segment")
+            files.append(fd)
+        # The magic and version of a segment, cut short.
+        fd = os.memfd_create("isthmus-rank-1")
+        os.write(fd, (0x31534d4854534924).to_bytes(8, "little") + (1).to_bytes(4, "little"))
+        files.append(fd)
+        # A header whose offsets point past its end.
+        fd = os.memfd_create("isthmus-rank-2")
+        os.ftruncate(fd, 1 << 16)
+        os.pwrite(fd, (0x31534d4854534924).to_bytes(8, "little") + (1).to_bytes(4, "little")
+                  + b"\xff" * 4096, 0)
+        files.append(fd)
+        try:
+            result = run("status", "--json")
+            self.ended(result)
+            groups = json.loads(result.stdout)["groups"]
+            pids = {member["pid"] for group in groups for member in group["members"]}
+            self.assertNotIn(os.getpid(), pids)
+        finally:
+            for fd in files:
+                os.close(fd)
+
+    def test_status_says_when_there_are_no_ranks(self):
+        result = run("status")
+        self.ended(result)
+        self.assertRegex(result.stdout, "^(no ranks found|group ')")
+
+    def test_info(self):
+        result = run("info", "--json", env={"ISTHMUS_SPIN_US": "77"})
+        self.ended(result)
+        info = json.loads(result.stdout)
+        self.assertGreaterEqual(info["machine"]["cores"], 1)
+        rows = {row["name"]: row for row in info["environment"]}
+        self.assertEqual((rows["ISTHMUS_SPIN_US"]["value"], rows["ISTHMUS_SPIN_US"]["source"]),
+                         ("77", "environment"))
+        self.assertEqual(rows["ISTHMUS_STAGING_MB"]["source"], "default")
+        text = run("info")
+        self.ended(text)
+        for word in ("dev_shm_bytes", "memlock_bytes", "transparent_hugepage_enabled", "l2_bytes",
+                     "ISTHMUS_LOG"):
+            self.assertIn(word, text.stdout)
+
+    def test_info_env(self):
+        result = run("info", "--env", env={"ISTHMUS_STAGNG_MB": "8"})
+        self.ended(result)
+        self.assertRegex(result.stdout, r"ISTHMUS_LOG +warn +default")
+        self.assertIn("did you mean ISTHMUS_STAGING_MB", result.stderr)
+
+    def test_doctor(self):
+        result = run("doctor")
+        self.assertIn(result.returncode, (0, 1), result.stderr)
+        names = ("memfd_create", "/dev/shm", "pidfd_open", "eventfd", "passing descriptors",
+                 "open files", "locked memory", "TCP congestion control", "network interfaces")
+        lines = result.stdout.splitlines()
+        self.assertEqual(len(lines), len(names))
+        for name, line in zip(names, lines):
+            self.assertRegex(line, f"^(ok|warn|fail) +{name} ")
+        rows = json.loads(run("doctor", "--json").stdout)
+        self.assertEqual([row["check"] for row in rows], list(names))
+        failed = any(row["verdict"] == "fail" for row in rows)
+        self.assertEqual(result.returncode, 1 if failed else 0)
+
+    def test_schedule_list(self):
+        result = run("schedule", "list", "all_reduce", "--nodes", "2", "--locals", "2")
+        self.ended(result)
+        rows = result.stdout.splitlines()[2:]
+        self.assertTrue(all(row[2:].startswith("all_reduce") for row in rows), result.stdout)
+        self.assertEqual(sum(row.startswith("*") for row in rows), 1, result.stdout)
+
+    def test_schedule_show(self):
+        result = run("schedule", "show", "all_reduce", "--nodes", "2", "--locals", "2", "--rank",
+                     "1", "--bytes", "1M")
+        self.ended(result)
+        self.assertRegex(result.stdout, r"^all_reduce by \w+: rank 1 of 4")
+        forced = run("schedule", "show", "all_reduce", "--nodes", "4", "--locals", "1", "--bytes",
+                     "1M", "--algorithm", "ring_all_reduce")
+        self.ended(forced)
+        self.assertIn("by ring_all_reduce", forced.stdout)
+
+    def test_schedule_verify(self):
+        for op in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier"):
+            result = run("schedule", "verify", op, "--nodes", "2", "--locals", "2", "--bytes",
+                         "64K")
+            self.ended(result)
+            for line in result.stdout.splitlines():
+                self.assertRegex(line, f"^proved {op} by ")
+        unknown = run("schedule", "verify", "all_reduce", "--algorithm", "rign_all_reduce")
+        self.ended(unknown, 2)
+        self.assertIn("schedule list", unknown.stderr)
+
+    def test_bad_command_lines(self):
+        for arguments, suggestion in ((["statsu"], "status"), (["status", "--jsn"], "--json"),
+                                      (["schedule", "shw"], "show"),
+                                      (["schedule", "show", "all_reduc"], "all_reduce"),
+                                      (["schedule", "show", "all_reduce", "--nods", "2"],
+                                       "--nodes")):
+            result = run(*arguments)
+            self.ended(result, 2)
+            self.assertEqual(result.stdout, "")
+            self.assertIn(f"did you mean '{suggestion}'", result.stderr)
+        for arguments in ([], ["schedule"], ["schedule", "show"],
+                          ["schedule", "show", "all_reduce", "--rank", "2"],
+                          ["schedule", "show", "all_reduce", "--bytes", "many"]):
+            self.ended(run(*arguments), 2)
+
+    def test_help_and_version(self):
+        for arguments in (["--help"], ["schedule", "--help"], ["status", "--help"]):
+            result = run(*arguments)
+            self.ended(result)
+            self.assertIn("isthmus", result.stdout)
+        self.assertRegex(run("--version").stdout, r"^isthmus \d+\.\d+")
+
+
+if __name__ == "__main__":
+    for needed in (COMMAND, STUCK_JOB):
+        if not pathlib.Path(needed).exists():
+            print(f"{needed} is missing: set COMMAND_UNDER_TEST and STUCK_JOB", file=sys.stderr)
+            sys.exit(1)
+    unittest.main(verbosity=1)

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/dtype.h"
+#include "collectives/algorithms/algorithm.h"
+#include "schedule/schedule.h"
+
+namespace isthmus {
+
+// The subcommands of `isthmus`: what each was asked, and the function that does it and returns the
+// exit code. Output goes to stdout, errors to stderr. Main thread only.
+
+struct InfoOptions {
+  bool json = false;
+  bool env = false;  // the variables only
+};
+
+int run_info(const InfoOptions& options);
+
+struct StatusOptions {
+  bool json = false;
+};
+
+int run_status(const StatusOptions& options);
+
+struct DoctorOptions {
+  bool json = false;
+};
+
+int run_doctor(const DoctorOptions& options);
+
+struct ScheduleOptions {
+  OpKind op = OpKind::kAllReduce;
+  bool op_given = false;
+  int nodes = 1;
+  int locals = 2;
+  int rank = 0;
+  int root = 0;
+  std::uint64_t bytes = 1ULL << 20;
+  bool bytes_given = false;
+  bool rounds = false;    // a 16-bit dtype
+  std::string algorithm;  // empty: the one that would be chosen
+};
+
+int run_schedule_list(const ScheduleOptions& options);
+int run_schedule_show(const ScheduleOptions& options);
+int run_schedule_verify(const ScheduleOptions& options);
+
+}  // namespace isthmus

@@ -1,0 +1,161 @@
+#include <cstdio>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "base/nearest.h"
+#include "base/version.h"
+#include "tools/command_line/command_line.h"
+#include "tools/isthmus/commands.h"
+
+namespace isthmus {
+namespace {
+
+// What to run once the command line is known to be right.
+struct Chosen {
+  std::function<int()> run;
+};
+
+CLI::App* add_command(CLI::App* parent, const char* name, const char* text,
+                      std::function<int()> run, Chosen* chosen) {
+  CLI::App* sub = parent->add_subcommand(name, text);
+  sub->allow_extras();  // So that parse_command_line() answers, with the nearest flag.
+  sub->callback([run = std::move(run), chosen] { chosen->run = run; });
+  return sub;
+}
+
+OpKind op_of(const std::string& text) {
+  std::vector<std::string> known;
+  for (int i = 0; i <= static_cast<int>(OpKind::kBroadcast); ++i) {
+    const OpKind op = static_cast<OpKind>(i);
+    known.emplace_back(op_kind_name(op));
+    if (text == known.back()) {
+      return op;
+    }
+  }
+  const std::string near = nearest(text, known);
+  throw CLI::ValidationError(
+      "OP", near.empty() ? fmt::format("'{}' is unknown; expected {}", text, fmt::join(known, ", "))
+                         : fmt::format("'{}' is unknown; did you mean '{}'?", text, near));
+}
+
+void add_place(CLI::App* sub, ScheduleOptions* options, bool op_required) {
+  CLI::Option* op = sub->add_option_function<std::string>(
+      "op",
+      [options](const std::string& text) {
+        options->op = op_of(text);
+        options->op_given = true;
+      },
+      "all_reduce, all_gather, reduce_scatter, broadcast or barrier");
+  op->type_name("OP");
+  if (op_required) {
+    op->required();
+  }
+  sub->add_option("--nodes", options->nodes, "nodes of the group (default 1)")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N");
+  sub->add_option("--locals", options->locals, "ranks on each node (default 2)")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N");
+  sub->add_option_function<std::string>(
+         "--bytes",
+         [options](const std::string& text) {
+           const Result<std::uint64_t> bytes = parse_bytes(text);
+           if (!bytes.ok()) {
+             throw CLI::ValidationError("--bytes", bytes.error().message);
+           }
+           options->bytes = *bytes;
+           options->bytes_given = true;
+         },
+         "the whole data, or one rank's block for all_gather and reduce_scatter (default 1M)")
+      ->type_name("SIZE");
+  sub->add_flag("--half", options->rounds, "16-bit elements, whose reduction rounds");
+}
+
+void add_algorithm(CLI::App* sub, ScheduleOptions* options) {
+  sub->add_option("--algorithm", options->algorithm,
+                  "this one in place of the one that would be chosen")
+      ->type_name("NAME");
+  sub->add_option("--root", options->root, "root of a broadcast (default 0)")->type_name("RANK");
+}
+
+void add_schedule(CLI::App* app, ScheduleOptions* options, Chosen* chosen) {
+  CLI::App* schedule = app->add_subcommand(
+      "schedule", "show what a collective does, step by step, without running it");
+  schedule->allow_extras();
+  CLI::App* list = add_command(
+      schedule, "list", "the algorithms, what they cost, and which would be chosen",
+      [options] { return run_schedule_list(*options); }, chosen);
+  add_place(list, options, false);
+  CLI::App* show = add_command(
+      schedule, "show", "the steps of one rank", [options] { return run_schedule_show(*options); },
+      chosen);
+  add_place(show, options, true);
+  add_algorithm(show, options);
+  show->add_option("--rank", options->rank, "whose steps (default 0)")->type_name("RANK");
+  CLI::App* proof = add_command(
+      schedule, "verify",
+      "prove an operation's schedules for all ranks (without --bytes: all sizes)",
+      [options] { return run_schedule_verify(*options); }, chosen);
+  add_place(proof, options, true);
+  proof->add_option("--algorithm", options->algorithm, "this one only (default: all that fit)")
+      ->type_name("NAME");
+}
+
+// Nothing to run: names the commands that there are at this level.
+int say_missing(const CLI::App& app) {
+  fmt::print(stderr, "{}", app.help());
+  return kExitUsage;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Looks at this machine, at running ranks and at schedules.", "isthmus");
+  app.set_version_flag("--version", fmt::format("isthmus {}", kVersion));
+  app.allow_extras();
+  app.get_formatter()->column_width(28);
+  app.footer(
+      "Examples:\n"
+      "  isthmus info --env                       every variable, its value and where it is from\n"
+      "  isthmus status                           which rank waits for which, right now\n"
+      "  isthmus doctor                           what keeps isthmus from being fast here\n"
+      "  isthmus schedule list all_reduce --nodes 2 --locals 4 --bytes 64M\n"
+      "  isthmus schedule show all_reduce --nodes 2 --locals 2 --rank 1 --bytes 1M\n"
+      "  isthmus schedule verify all_reduce --nodes 2 --locals 4\n"
+      "Exit code: 0, or 1 when something is wrong, or 2 for a bad command line.");
+  Chosen chosen;
+  InfoOptions info;
+  StatusOptions status;
+  DoctorOptions doctor;
+  ScheduleOptions schedule;
+  CLI::App* sub = add_command(
+      &app, "info", "this machine, its limits, and isthmus's variables",
+      [&info] { return run_info(info); }, &chosen);
+  sub->add_flag("--json", info.json, "for programs");
+  sub->add_flag("--env", info.env, "the environment variables only");
+  sub = add_command(
+      &app, "status", "the ranks running on this machine and whom they wait for",
+      [&status] { return run_status(status); }, &chosen);
+  sub->add_flag("--json", status.json, "for programs");
+  sub = add_command(
+      &app, "doctor", "check what isthmus needs, one verdict a line, with a cure",
+      [&doctor] { return run_doctor(doctor); }, &chosen);
+  sub->add_flag("--json", doctor.json, "for programs");
+  add_schedule(&app, &schedule, &chosen);
+  const std::optional<int> code = parse_command_line(app, argc, argv);
+  if (code) {
+    return *code;
+  }
+  return chosen.run ? chosen.run() : say_missing(app);
+}
+
+}  // namespace
+}  // namespace isthmus
+
+int main(int argc, char** argv) {
+  return isthmus::run(argc, argv);
+}
