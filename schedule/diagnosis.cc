@@ -86,6 +86,14 @@ Error describe_failure(const Run& run, std::uint32_t step, const Error& cause) {
   return error;
 }
 
+Error gone_error(int world_rank) {
+  return Error{.code = Code::kPeerDead,
+               .culprit = world_rank,
+               .message = fmt::format("rank {} is gone: its process ended or its connection closed "
+                                      "without a goodbye; see its own log for the cause",
+                                      world_rank)};
+}
+
 Wait find_wait(const Run& run) {
   Wait wait;
   const Channel& channel = *run.channel;

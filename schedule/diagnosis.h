@@ -26,6 +26,9 @@ std::string describe_ranks(const std::vector<int>& world_ranks);
 // The error of a run whose step failed with `cause`.
 Error describe_failure(const Run& run, std::uint32_t step, const Error& cause);
 
+// "rank 5 is gone: ...".
+Error gone_error(int world_rank);
+
 // What a run waits for now: world ranks, and the step in words.
 struct Wait {
   std::vector<int> world_ranks;

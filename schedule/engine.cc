@@ -56,6 +56,7 @@ void Engine::remove_channel(Channel* channel, const Error& why) {
   }
   std::erase(channels_, channel);
   std::erase(blocked_, channel);
+  std::erase_if(suspects_, [&](const Suspect& one) { return one.channel == channel; });
 }
 
 void Engine::sweep_left() {
@@ -353,7 +354,7 @@ bool Engine::poll_transports() {
     on_notice(notice);
   }
   for (const int rank : events_.dead) {
-    on_dead(rank);
+    suspect(rank, nullptr, gone_error(rank));
   }
   events_.clear();
   return true;

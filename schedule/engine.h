@@ -98,6 +98,15 @@ class Engine {
     std::vector<Channel::Retired> retired;
   };
 
+  // A rank of another node that was lost sight of. It may only have fallen with another: the first cause
+  // gets a moment to be heard before this rank is named.
+  struct Suspect {
+    int world_rank = -1;
+    Channel* channel = nullptr;  // the only one concerned, null: all
+    std::int64_t since_ns = 0;
+    Error error;
+  };
+
   // A thread's progress through spin, yield and sleep since something last moved.
   struct Idle {
     std::uint32_t looks = 0;
@@ -148,7 +157,9 @@ class Engine {
   void check(std::int64_t now_ns);
   void check_run(Run& run, std::int64_t now_ns);
   void check_records(Channel& channel);
-  void on_dead(int world_rank);
+  void suspect(int world_rank, Channel* channel, const Error& error);
+  void judge_suspects(std::int64_t now_ns);
+  void declare_dead(int world_rank, const Error& error);
   void on_notice(const Notice& notice);
   void settle_mismatch(Run& run, std::int64_t now_ns);
   void time_out(Run& run, std::int64_t now_ns);
@@ -180,6 +191,7 @@ class Engine {
   std::vector<std::unique_ptr<Transfer>> transfers_;
   std::vector<std::unique_ptr<Transfer>> transfer_graveyard_;
   std::vector<Left> left_;
+  std::vector<Suspect> suspects_;
   std::vector<int> dead_;                       // world ranks
   Events events_;
   std::uint32_t passes_ = 0;                    // of progress(), to poll idle transports rarely

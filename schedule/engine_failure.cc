@@ -14,8 +14,8 @@ namespace {
 // How long a rank that saw a foreign signature collects the others', to name the odd one.
 constexpr std::int64_t kSettleNs = 500'000'000;
 
-// Ranks of other nodes hear whom this rank waits for once half of its time limit, or this, has passed.
-constexpr std::int64_t kTellAfterNs = 2'000'000'000;
+// How long another node's rank that was lost sight of waits for its verdict.
+constexpr std::int64_t kSuspectNs = 200'000'000;
 
 std::uint64_t failure_state(std::uint32_t sequence, Notice::Kind kind) {
   return (static_cast<std::uint64_t>(sequence) << 8) | static_cast<std::uint64_t>(kind);
@@ -117,16 +117,40 @@ void Engine::settle_mismatch(Run& run, std::int64_t now_ns) {
   fail(run, error);
 }
 
-void Engine::on_dead(int world_rank) {
+void Engine::suspect(int world_rank, Channel* channel, const Error& error) {
+  const bool known = std::any_of(suspects_.begin(), suspects_.end(), [&](const Suspect& one) {
+    return one.world_rank == world_rank && one.channel == channel;
+  });
+  // Ranks of this node are judged by their pidfd, not by their sockets.
+  if (!known && !node_->has(world_rank)) {
+    suspects_.push_back({.world_rank = world_rank,
+                         .channel = channel,
+                         .since_ns = monotonic_ns(),
+                         .error = error});
+  }
+}
+
+void Engine::judge_suspects(std::int64_t now_ns) {
+  for (std::size_t i = 0; i < suspects_.size();) {
+    if (now_ns - suspects_[i].since_ns < kSuspectNs) {
+      ++i;
+      continue;
+    }
+    const Suspect one = std::move(suspects_[i]);
+    suspects_.erase(suspects_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (one.channel == nullptr) {
+      declare_dead(one.world_rank, one.error);
+    } else {
+      fail_channel(*one.channel, one.error, true);
+    }
+  }
+}
+
+void Engine::declare_dead(int world_rank, const Error& error) {
   if (std::find(dead_.begin(), dead_.end(), world_rank) != dead_.end()) {
     return;
   }
   dead_.push_back(world_rank);
-  const Error error{.code = Code::kPeerDead,
-                    .culprit = world_rank,
-                    .message = fmt::format("rank {} is gone: its process ended or its connection "
-                                           "closed without a goodbye; see its own log for the cause",
-                                           world_rank)};
   for (Channel* channel : channels_) {
     const auto& members = channel->world_ranks;
     const auto member = std::find(members.begin(), members.end(), world_rank);
@@ -151,6 +175,13 @@ void Engine::on_notice(const Notice& notice) {
       continue;
     }
     Error error{.code = notice.code, .culprit = notice.culprit, .message = notice.text};
+    const Run* run = find_run(*channel, notice.sequence);
+    if (notice.peer_info && run != nullptr) {
+      error = mismatch_between(*channel, notice.sequence,
+                               {{.world_rank = options_.world_rank, .info = run->info},
+                                {.world_rank = notice.from, .info = *notice.peer_info}});
+      tell(*channel, notice.sequence, Notice::Kind::kRefused, error);
+    }
     switch (notice.kind) {
       case Notice::Kind::kRefused:
         refuse(*channel, notice.sequence, error);
@@ -309,15 +340,19 @@ void Engine::check_run(Run& run, std::int64_t now_ns) {
 
 // The slow look at everything that can go wrong. Called about every millisecond of waiting.
 void Engine::check(std::int64_t now_ns) {
-  std::vector<int> dead;
-  node_->poll_dead(&dead);
-  for (const int rank : dead) {
-    on_dead(rank);
-  }
-  // Failing a channel removes its runs: walk copies.
+  // Failing a channel removes its runs: walk copies. What ranks recorded before they died comes first:
+  // it names the first cause.
   const std::vector<Channel*> channels = channels_;
   for (Channel* channel : channels) {
     check_records(*channel);
+  }
+  std::vector<int> dead;
+  node_->poll_dead(&dead);
+  for (const int rank : dead) {
+    declare_dead(rank, gone_error(rank));
+  }
+  judge_suspects(now_ns);
+  for (Channel* channel : channels) {
     if (!channel->pending.empty()) {
       check_run(*channel->pending.front(), now_ns);
     }

@@ -151,8 +151,16 @@ void Engine::handle(const Completion& completion) {
     return;
   }
   if (completion.failed) {
+    const int peer = channel.world_ranks[step.peer];
     if (completion.code == Code::kPeerDead) {
-      on_dead(channel.world_ranks[step.peer]);
+      suspect(peer, nullptr, gone_error(peer));
+      return;
+    }
+    if (completion.code == Code::kAborted) {
+      suspect(peer, &channel,
+              Error{.code = Code::kAborted,
+                    .culprit = peer,
+                    .message = fmt::format("rank {} has left the group", peer)});
       return;
     }
     fail_channel(channel, describe_failure(run, index, failure), true);

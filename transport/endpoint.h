@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -102,6 +103,10 @@ struct Notice {
   int from = -1;              // world rank that sent it; filled by the receiver
   Code code = Code::kInternal;
   std::string text;  // the sender's sentence, at most kNoticeTextMax bytes
+
+  // Of a refusal that the transport itself found after the send was done: what the receiver wanted.
+  // Does not travel.
+  std::optional<OperationInfo> peer_info = std::nullopt;
 };
 
 inline constexpr std::size_t kNoticeTextMax = 1024;

@@ -170,7 +170,7 @@ void Segment::free_group(GroupBlock* block) {
 
 std::optional<StageLease> Segment::lease(std::size_t bytes) {
   const std::size_t chunks = header_->stage_bytes / kChunkBytes;
-  const std::size_t wanted = (bytes + kChunkBytes - 1) / kChunkBytes;
+  const std::size_t wanted = std::max<std::size_t>((bytes + kChunkBytes - 1) / kChunkBytes, 1);
   std::size_t run = 0;
   for (std::size_t i = 0; i < chunks; ++i) {
     run = leased_.test(i) ? 0 : run + 1;

@@ -339,7 +339,8 @@ void Lane::on_refuse() {
          .text = fmt::format("rank {} expected {} bytes in message {} of operation {:#x} and got "
                              "another size from rank {}",
                              peer_, header.message_bytes, tag.message, tag.operation,
-                             shared_->options.rank)});
+                             shared_->options.rank),
+         .peer_info = frame_info(header)});
   }
 }
 

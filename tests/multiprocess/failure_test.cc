@@ -1,0 +1,308 @@
+// Goal: nothing hangs and nothing is silent: each survivor names the rank to blame, in time.
+// Method: forked ranks that are killed, stopped, absent or wrong; each rank writes the error it got into
+// a file of the test's folder, and the parent reads them.
+
+#include <gtest/gtest.h>
+
+#include <dirent.h>
+
+#include <chrono>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "base/clock.h"
+#include "tests/multiprocess/ranks.h"
+
+namespace isthmus {
+namespace {
+
+using testing::Ranks;
+
+constexpr std::int64_t kNsPerMs = 1'000'000;
+
+// Where ranks leave marks for the parent and for each other; made before the fork.
+class Marks {
+ public:
+  Marks() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "isthmus-marks-XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+  }
+
+  ~Marks() { std::filesystem::remove_all(folder_); }
+
+  Marks(const Marks&) = delete;
+  Marks& operator=(const Marks&) = delete;
+
+  // Whole or not there: written aside and renamed.
+  void put(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ + "/." + name) << text;
+    std::filesystem::rename(folder_ + "/." + name, folder_ + "/" + name);
+  }
+
+  std::string get(const std::string& name) const {
+    std::ifstream file(folder_ + "/" + name);
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+
+  bool wait_for(const std::string& name, std::int64_t at_most_ms = 20'000) const {
+    const Deadline deadline = Deadline::after_ms(at_most_ms);
+    while (!std::filesystem::exists(folder_ + "/" + name)) {
+      if (deadline.passed(monotonic_ns())) {
+        return false;
+      }
+      ::usleep(1000);  // style: a poll with a deadline
+    }
+    return true;
+  }
+
+ private:
+  std::string folder_;
+};
+
+std::string rank_name(int rank) { return fmt::format("rank{}", rank); }
+
+// Loops all_reduce until it fails; marks its start, then "<ms until the error> <text>".
+int loop_until_error(World& world, const Marks& marks, std::size_t count) {
+  std::vector<float> data(count, 1.0F);
+  for (int i = 0;; ++i) {
+    if (i == 5) {
+      marks.put("running" + std::to_string(world.rank()), "");
+    }
+    const Status status = world.communicator().all_reduce(data.data(), data.data(), count,
+                                                          DType::kFloat32, RedOp::kMax);
+    if (!status.ok()) {
+      marks.put(rank_name(world.rank()),
+                fmt::format("{} {}", monotonic_ns() / kNsPerMs, status.error().message));
+      return 3;
+    }
+  }
+}
+
+struct Told {
+  std::int64_t at_ms = 0;
+  std::string text;
+};
+
+Told told(const Marks& marks, int rank) {
+  Told out;
+  std::istringstream line(marks.get(rank_name(rank)));
+  line >> out.at_ms;
+  std::getline(line, out.text);
+  return out;
+}
+
+std::vector<std::string> nodes_of(const std::string& layout) {
+  std::vector<std::string> out;
+  for (const char node : layout) {
+    out.emplace_back(1, node);
+  }
+  return out;
+}
+
+class Death : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Death, KilledRankIsNamedByEverySurvivorWithinTwoSeconds) {
+  const Marks marks;
+  Ranks::Options options;
+  options.size = 4;
+  options.node_ids = nodes_of(GetParam());
+  options.timeout_ms = 300'000;
+  Ranks ranks(options, [&](World& world) { return loop_until_error(world, marks, 1 << 18); });
+  for (int rank = 0; rank < 4; ++rank) {
+    ASSERT_TRUE(marks.wait_for("running" + std::to_string(rank)));
+  }
+  const std::int64_t killed_ms = monotonic_ns() / kNsPerMs;
+  ::kill(ranks.pid(2), SIGKILL);
+  EXPECT_EQ(ranks.wait(2), -SIGKILL);
+  for (const int rank : {0, 1, 3}) {
+    EXPECT_EQ(ranks.wait(rank), 3);
+    const Told error = told(marks, rank);
+    EXPECT_NE(error.text.find("rank 2 is gone"), std::string::npos) << error.text;
+    EXPECT_LT(error.at_ms - killed_ms, 2000) << error.text;
+  }
+}
+
+TEST_P(Death, IsSeenThoughAForkedChildLives) {
+  const Marks marks;
+  Ranks::Options options;
+  options.size = 4;
+  options.node_ids = nodes_of(GetParam());
+  options.timeout_ms = 300'000;
+  Ranks ranks(options, [&](World& world) {
+    if (world.rank() == 2 && ::fork() == 0) {
+      ::prctl(PR_SET_PDEATHSIG, 0);
+      ::alarm(30);
+      marks.wait_for("over", 30'000);
+      ::_exit(0);
+    }
+    return loop_until_error(world, marks, 1000);
+  });
+  for (int rank = 0; rank < 4; ++rank) {
+    ASSERT_TRUE(marks.wait_for("running" + std::to_string(rank)));
+  }
+  const std::int64_t killed_ms = monotonic_ns() / kNsPerMs;
+  ::kill(ranks.pid(2), SIGKILL);
+  for (const int rank : {0, 1, 3}) {
+    EXPECT_EQ(ranks.wait(rank), 3);
+    const Told error = told(marks, rank);
+    EXPECT_NE(error.text.find("rank 2 is gone"), std::string::npos) << error.text;
+    EXPECT_LT(error.at_ms - killed_ms, 2000) << error.text;
+  }
+  marks.put("over", "");
+}
+
+TEST_P(Death, StoppedRankIsNamedAtTheTimeLimit) {
+  const Marks marks;
+  Ranks::Options options;
+  options.size = 4;
+  options.node_ids = nodes_of(GetParam());
+  options.timeout_ms = 2'000;
+  Ranks ranks(options, [&](World& world) { return loop_until_error(world, marks, 1 << 18); });
+  for (int rank = 0; rank < 4; ++rank) {
+    ASSERT_TRUE(marks.wait_for("running" + std::to_string(rank)));
+  }
+  const std::int64_t stopped_ms = monotonic_ns() / kNsPerMs;
+  ::kill(ranks.pid(3), SIGSTOP);
+  for (const int rank : {0, 1, 2}) {
+    EXPECT_EQ(ranks.wait(rank), 3);
+    const Told error = told(marks, rank);
+    EXPECT_NE(error.text.find("rank 3"), std::string::npos) << error.text;
+    EXPECT_NE(error.text.find("2000 ms"), std::string::npos) << error.text;
+    EXPECT_GE(error.at_ms - stopped_ms, 1500) << error.text;
+    EXPECT_LT(error.at_ms - stopped_ms, 5000) << error.text;
+  }
+  ::kill(ranks.pid(3), SIGCONT);
+  EXPECT_EQ(ranks.wait(3), 3) << told(marks, 3).text;
+}
+
+TEST_P(Death, AbsentRankIsNamedAtTheTimeLimit) {
+  const Marks marks;
+  Ranks::Options options;
+  options.size = 4;
+  options.node_ids = nodes_of(GetParam());
+  options.timeout_ms = 1'000;
+  Ranks ranks(options, [&](World& world) {
+    if (world.rank() == 1) {
+      return marks.wait_for("over", 30'000) ? 0 : 1;
+    }
+    return loop_until_error(world, marks, 100);
+  });
+  for (const int rank : {0, 2, 3}) {
+    EXPECT_EQ(ranks.wait(rank), 3);
+    const Told error = told(marks, rank);
+    EXPECT_NE(error.text.find("waiting for rank 1"), std::string::npos) << error.text;
+  }
+  marks.put("over", "");
+  EXPECT_EQ(ranks.wait(1), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, Death, ::testing::Values("aaaa", "aabb", "abcd"),
+                         [](const auto& tested) { return tested.param; });
+
+class Mismatch : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Mismatch, IsRefusedWithBothSidesAndTheGroupStaysUsable) {
+  const Marks marks;
+  Ranks::Options options;
+  options.size = 4;
+  options.node_ids = nodes_of(GetParam());
+  Ranks ranks(options, [&](World& world) {
+    Communicator& group = world.communicator();
+    std::vector<float> data(2000, 1.0F);
+    std::string texts;
+    const auto expect_refused = [&](const Call& call) {
+      const Status status = group.run(call);
+      texts += status.ok() ? std::string("no error\n") : status.error().message + "\n";
+      return !status.ok() && status.error().code == Code::kMismatch;
+    };
+    const bool odd = world.rank() == 0;
+    Call call{OpKind::kAllReduce, DType::kFloat32, RedOp::kSum, 0, data.data(), data.data(), 1000};
+    call.count = odd ? 1001 : 1000;
+    bool refused = expect_refused(call);
+    call.count = 1000;
+    call.dtype = odd ? DType::kInt32 : DType::kFloat32;
+    refused = expect_refused(call) && refused;
+    call.dtype = DType::kFloat32;
+    call.red_op = odd ? RedOp::kMax : RedOp::kSum;
+    refused = expect_refused(call) && refused;
+    call.op = odd ? OpKind::kBarrier : OpKind::kAllReduce;
+    refused = expect_refused(call) && refused;
+    for (const float value : data) {
+      refused = refused && value == 1.0F;
+    }
+    marks.put(rank_name(world.rank()), texts);
+    float one = 1.0F;
+    const Status after = group.all_reduce(&one, &one, 1, DType::kFloat32, RedOp::kSum);
+    if (!after.ok()) {
+      marks.put("after" + std::to_string(world.rank()), after.error().message);
+    }
+    return refused && after.ok() && one == 4.0F ? 0 : 1;
+  });
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(ranks.wait(rank), 0)
+        << marks.get(rank_name(rank)) << marks.get("after" + std::to_string(rank));
+    const std::string texts = marks.get(rank_name(rank));
+    EXPECT_NE(texts.find("rank 0"), std::string::npos) << texts;
+    EXPECT_NE(texts.find("[1001]"), std::string::npos) << texts;
+    EXPECT_NE(texts.find("[1000]"), std::string::npos) << texts;
+    EXPECT_NE(texts.find("int32"), std::string::npos) << texts;
+    EXPECT_NE(texts.find("MAX"), std::string::npos) << texts;
+    EXPECT_NE(texts.find("barrier"), std::string::npos) << texts;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, Mismatch, ::testing::Values("aaaa", "aabb", "abcd"),
+                         [](const auto& tested) { return tested.param; });
+
+TEST(Failure, ARankThatLeftIsNamed) {
+  const Marks marks;
+  Ranks::Options options;
+  options.size = 2;
+  Ranks ranks(options, [&](World& world) {
+    const std::vector<int> both = {0, 1};
+    {
+      Result<std::unique_ptr<Communicator>> group = world.new_group(both, "short");
+      if (!group.ok() || !(*group)->barrier().ok()) {
+        return 1;
+      }
+      if (world.rank() == 0) {
+        marks.put(rank_name(0), (*group)->barrier().error().message);
+      }
+    }
+    // The world is another group: it goes on.
+    return world.communicator().barrier().ok() ? 0 : 2;
+  });
+  EXPECT_EQ(ranks.wait_all(), (std::vector<int>{0, 0}));
+  EXPECT_NE(marks.get(rank_name(0)).find("rank 1 has left"), std::string::npos)
+      << marks.get(rank_name(0));
+}
+
+TEST(Failure, NothingIsLeftInDevShmAfterKills) {
+  const auto count = [] {
+    int names = 0;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+      ++names;
+    }
+    return names;
+  };
+  const int before = count();
+  const Marks marks;
+  Ranks::Options options;
+  options.size = 4;
+  Ranks ranks(options, [&](World& world) { return loop_until_error(world, marks, 1 << 16); });
+  for (int rank = 0; rank < 4; ++rank) {
+    ASSERT_TRUE(marks.wait_for("running" + std::to_string(rank)));
+  }
+  EXPECT_EQ(count(), before);
+  for (int rank = 0; rank < 4; ++rank) {
+    ::kill(ranks.pid(rank), SIGKILL);
+  }
+  ranks.wait_all();
+  EXPECT_EQ(count(), before);
+}
+
+}  // namespace
+}  // namespace isthmus
