@@ -39,6 +39,7 @@ ReduceFn reduce_kernel(DType dtype, RedOp op) {
   return table.at(dtype, op);
 }
 
+// NOLINTNEXTLINE(readability-function-size): a ReduceFn's parameters and its two keys.
 void reduce_reference(DType dtype, RedOp op, void* dst, const void* const* sources,
                       int source_count, std::size_t count, std::int32_t divisor) {
   static const ReduceTable table = reference_table();

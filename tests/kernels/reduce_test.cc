@@ -138,6 +138,9 @@ TEST_P(Reduce, EveryCountUpTo200) {
     for (const RedOp op : test::kOps) {
       for (std::size_t count = 0; count <= 200; ++count) {
         for (const int source_count : {1, 2, 3, 4, 5, 6, 7, 8, 64}) {
+          if (source_count > 8 && count % 9 != 7) {
+            continue;  // The most sources are slow to fill, above all under sanitizers.
+          }
           const std::uint64_t other = static_cast<std::uint64_t>(source_count) + 1;
           const int alias = static_cast<int>(filler_.below(other)) - 1;
           const std::int32_t divisor = kDivisors[filler_.below(std::size(kDivisors))];
