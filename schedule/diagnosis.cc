@@ -149,13 +149,15 @@ int find_guilty(const Channel& channel, int suspect, std::uint32_t sequence) {
         next = channel.waiting[i].waits_for;
       }
     }
-    // A circle back to this rank means that each waits for the other: the suspect stays.
-    if (next < 0 || next == channel.world_rank() || next == guilty) {
+    if (next == channel.world_rank()) {
+      return -1;  // it waits for us
+    }
+    if (next < 0 || next == guilty) {
       return guilty;
     }
     guilty = next;
   }
-  return suspect;
+  return -1;
 }
 
 Error mismatch_between(const Channel& channel, std::uint32_t sequence,

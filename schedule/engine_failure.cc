@@ -278,9 +278,12 @@ void Engine::time_out(Run& run, std::int64_t now_ns) {
   std::vector<int> guilty;
   for (const int suspect : wait.world_ranks) {
     const int rank = find_guilty(channel, suspect, run.sequence);
-    if (std::find(guilty.begin(), guilty.end(), rank) == guilty.end()) {
+    if (rank >= 0 && std::find(guilty.begin(), guilty.end(), rank) == guilty.end()) {
       guilty.push_back(rank);
     }
+  }
+  if (guilty.empty()) {
+    guilty = wait.world_ranks;
   }
   std::string state;
   if (guilty.size() == 1 && process_stopped(node_->pid_of(guilty.front()))) {

@@ -43,15 +43,17 @@ void Lanes::done(const WorkRef& work) {
   }
   std::deque<WorkRef>& queue = found->second;
   while (!queue.empty() && queue.front()->done()) {
-    push(queue.front()->lane(), std::move(queue.front()));
+    WorkRef head = std::move(queue.front());
     queue.pop_front();
+    push(std::move(head));
   }
   if (queue.empty()) {
     streams_.erase(found);
   }
 }
 
-void Lanes::push(int depth, WorkRef work) {
+void Lanes::push(WorkRef work) {
+  const int depth = work->lane();
   if (stopped_) {
     return;
   }

@@ -57,7 +57,7 @@ class Lanes {
     bool stopping = false;
   };
 
-  void push(int depth, WorkRef work);
+  void push(WorkRef work);
   void lane_main(int depth);
 
   std::mutex mutex_;
