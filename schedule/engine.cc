@@ -379,15 +379,12 @@ void Engine::finish(Run& run) {
     std::erase(channel.pending, &run);
   }
   retire(run);
-  if (run.sequence == channel.finished + 1) {
-    ++channel.finished;
+  if (run.sequence - channel.finished <= kActiveMax) {
+    channel.finished_above |= 1ULL << (run.sequence - channel.finished - 1);
     while ((channel.finished_above & 1) != 0) {
       channel.finished_above >>= 1;
       ++channel.finished;
     }
-    channel.finished_above >>= 1;
-  } else if (run.sequence - channel.finished <= kActiveMax) {
-    channel.finished_above |= 1ULL << (run.sequence - channel.finished - 1);
   }
   channel.own->state.finished.store(channel.finished, std::memory_order_release);
   if (run.noted) {

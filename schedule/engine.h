@@ -158,6 +158,7 @@ class Engine {
   void check_run(Run& run, std::int64_t now_ns);
   void check_records(Channel& channel);
   void suspect(int world_rank, Channel* channel, const Error& error);
+  bool lost(Channel& channel, std::uint32_t peer, Code code);
   void judge_suspects(std::int64_t now_ns);
   void declare_dead(int world_rank, const Error& error);
   void on_notice(const Notice& notice);

@@ -130,6 +130,24 @@ void Engine::suspect(int world_rank, Channel* channel, const Error& error) {
   }
 }
 
+// True when a failure of a message means that its peer is lost: a suspect then, and the run waits for
+// the verdict.
+bool Engine::lost(Channel& channel, std::uint32_t peer, Code code) {
+  const int world_rank = channel.world_ranks[peer];
+  if (code == Code::kPeerDead) {
+    suspect(world_rank, nullptr, gone_error(world_rank));
+    return true;
+  }
+  if (code == Code::kAborted) {
+    suspect(world_rank, &channel,
+            Error{.code = Code::kAborted,
+                  .culprit = world_rank,
+                  .message = fmt::format("rank {} has left the group", world_rank)});
+    return true;
+  }
+  return false;
+}
+
 void Engine::judge_suspects(std::int64_t now_ns) {
   for (std::size_t i = 0; i < suspects_.size();) {
     if (now_ns - suspects_[i].since_ns < kSuspectNs) {

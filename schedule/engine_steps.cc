@@ -242,8 +242,10 @@ bool Engine::post(Run& run, std::uint32_t index) {
           ? lane.post_send(tag, run.info, {locate(run, step.src), bytes}, token)
           : lane.post_recv(tag, run.info, {locate(run, step.dst), bytes}, token);
   if (!posted.ok()) {
-    fail(run, describe_failure(run, index, posted.error()));
-    return true;
+    if (!lost(channel, step.peer, posted.error().code)) {
+      fail(run, describe_failure(run, index, posted.error()));
+    }
+    return false;
   }
   if (*posted == Endpoint::Post::kBusy) {
     return false;

@@ -151,16 +151,7 @@ void Engine::handle(const Completion& completion) {
     return;
   }
   if (completion.failed) {
-    const int peer = channel.world_ranks[step.peer];
-    if (completion.code == Code::kPeerDead) {
-      suspect(peer, nullptr, gone_error(peer));
-      return;
-    }
-    if (completion.code == Code::kAborted) {
-      suspect(peer, &channel,
-              Error{.code = Code::kAborted,
-                    .culprit = peer,
-                    .message = fmt::format("rank {} has left the group", peer)});
+    if (lost(channel, step.peer, completion.code)) {
       return;
     }
     fail_channel(channel, describe_failure(run, index, failure), true);
