@@ -70,7 +70,9 @@ enter() {
   export PYTHON
   # With more threads than free cores, threads that spin for one another cost whole time slices.
   export OMP_WAIT_POLICY=PASSIVE
-  NETLAB_NAME=isthmus$$ "${front[@]}" bash "$0" --backend "$BACKEND" \
+  # Else c10d warns that the nodes' addresses have no names: the lab has no name server.
+  export TORCH_CPP_LOG_LEVEL=ERROR
+  NETLAB_NAME=isthmus$$ setpriv --pdeathsig TERM "${front[@]}" bash "$0" --backend "$BACKEND" \
     --inside "$WORK" "$LINK" < /dev/null &
   child=$!
   # shellcheck disable=SC2064  # the number is known now
@@ -99,7 +101,8 @@ with socket.create_server(("127.0.0.1", 0)) as server:
 # The reference: the same model trained by one process.
 train_alone() { # STEPS
   OMP_NUM_THREADS=$ALONE_THREADS "$PYTHON" "$HERE/train.py" reference --out "$WORK" \
-    --threads "$ALONE_THREADS" --steps "$1"
+    --threads "$ALONE_THREADS" --steps "$1" &
+  wait $!  # A shell that waits like this hears a signal at once.
 }
 
 # One torchrun per node, all four ranks in one job. Rank 0's node speaks on stderr; the rest goes
@@ -109,7 +112,7 @@ launch() { # NAME TRAIN-ARGUMENTS...
   local running=()
   shift
   if [[ $LINK == lab ]]; then
-    address=$("$NETLAB" hosts | head -n 1)
+    read -r address < <("$NETLAB" hosts)
   else
     port=$(free_port)
   fi

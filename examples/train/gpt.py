@@ -26,7 +26,7 @@ class Shape:
 
 
 SHAPES = {
-    "full": Shape(layers=4, width=256, heads=8, length=128, batch=16, held_out_bytes=1 << 16),
+    "full": Shape(layers=4, width=240, heads=6, length=128, batch=12, held_out_bytes=1 << 16),
     "tiny": Shape(layers=2, width=32, heads=2, length=32, batch=8, held_out_bytes=1 << 12),
 }
 

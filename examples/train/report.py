@@ -21,8 +21,12 @@ NAMED_WITHIN_S = 5.0
 MEBI = 1 << 20
 LINK_TEXT = {
     "lab": "two network namespaces, joined by a link of 500 Mbit/s",
-    "loopback": "the loopback interface, not shaped: its bytes are all that this machine's "
-                "programs sent to one another, those within a node included",
+    "loopback": "the loopback interface, not shaped",
+}
+NECK_TEXT = {
+    "lab": "Over the neck: what both nodes sent, headers included.",
+    "loopback": "Over the loopback: all that this machine's programs sent to one another, "
+                "within a node too.",
 }
 
 
@@ -55,6 +59,10 @@ def measure(record, shape):
         "difference_max_to_6": max(record["differences"][:6]),
         "difference_max_to_20": max(record["differences"][:20]),
     }
+
+
+def neck_name(summary):
+    return "neck" if summary["link"] == "lab" else "loopback"
 
 
 def title(run):
@@ -98,20 +106,21 @@ corpus   {corpus["bytes"]:,} bytes in {corpus["files"]:,} files of Python's stan
          SHA-256 {corpus["sha256"]}
 link     {LINK_TEXT[summary["link"]]}
 
-{"":20}{"steps":>6}{"step":>10}{"compute":>10}{"exposed":>10}{"tokens/s":>10}{"over the neck":>16}\
-{"loss":>9}{"largest":>11}
-{"":26}{"ms":>10}{"ms":>10}{"ms":>10}{"":>10}{"MiB/step":>16}{"":>9}{"difference":>11}""")
+{"":20}{"steps":>6}{"step":>10}{"compute":>10}{"exposed":>10}{"tokens/s":>10}\
+{"over the " + neck_name(summary):>19}{"loss":>9}{"largest":>12}
+{"":26}{"ms":>10}{"ms":>10}{"ms":>10}{"":>10}{"MiB/step":>19}{"":>9}{"difference":>12}""")
     for run in summary["runs"]:
         print(f"{title(run):20}{run['steps']:6}{run['step_seconds'] * 1e3:10.0f}"
               f"{run['compute_seconds'] * 1e3:10.0f}{run['exposed_seconds'] * 1e3:10.0f}"
-              f"{run['tokens_per_second']:10.0f}{run['neck_bytes_per_step'] / MEBI:16.1f}"
-              f"{run['loss_last']:9.4f}{run['difference_max']:11.1e}")
+              f"{run['tokens_per_second']:10.0f}{run['neck_bytes_per_step'] / MEBI:19.1f}"
+              f"{run['loss_last']:9.4f}{run['difference_max']:12.1e}")
     print(f"{'single process':20}{len(summary['reference_losses']):6}"
-          f"{single['step_seconds'] * 1e3:10.0f}{'':20}{single['tokens_per_second']:10.0f}{'':16}"
+          f"{single['step_seconds'] * 1e3:10.0f}{'':20}{single['tokens_per_second']:10.0f}{'':19}"
           f"{single['loss_last']:9.4f}")
     print(f"""
 Times are medians. Exposed is the time a rank spends inside collectives, waiting for the others
-included; compute is the rest. Over the neck: what both nodes sent, headers included.
+included; compute is the rest.
+{NECK_TEXT[summary["link"]]}
 
 {corpus["held_out_bytes"]:,} held-out bytes: {summary["bits_per_byte"]:.3f} bits/byte by the \
 model, {summary["gzip_bits_per_byte"]:.3f} by gzip -9
@@ -141,7 +150,7 @@ def draw(summary, path):
     colours = ["#1b7f79" if index == 0 else "#b9c0c7" for index in range(len(runs))]
     panels = (("Step time", "ms", 1e3, "step_seconds", "{:.0f}"),
               ("Exposed communication", "ms per step", 1e3, "exposed_seconds", "{:.0f}"),
-              ("Bytes over the neck", "MiB per step", 1 / MEBI, "neck_bytes_per_step", "{:.1f}"))
+              (f"Bytes over the {neck_name(summary)}", "MiB per step", 1 / MEBI, "neck_bytes_per_step", "{:.1f}"))
     with pyplot.rc_context({"font.size": 11, "axes.spines.top": False,
                             "axes.spines.right": False, "axes.spines.left": False}):
         figure, axes = pyplot.subplots(1, 3, figsize=(12, 4.6))

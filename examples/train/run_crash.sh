@@ -12,7 +12,7 @@ inside() {
   train_alone "$STEPS" 2> "$WORK/crash-reference.log" \
     || die "the single-process run failed: $(tail -n 5 "$WORK/crash-reference.log")"
   echo "Rank $VICTIM is killed with SIGKILL in the backward pass of step $STEP."
-  if launch crash --backend "$BACKEND" --runs "crash:hsdp:$STEPS" --time-limit 30 \
+  if launch crash --backend "$BACKEND" --runs "crash:hsdp:$STEPS" --time-limit 60 \
     --kill-rank "$VICTIM" --kill-step "$STEP" 2> "$WORK/crash-stderr.log"; then
     die "the job ended well, although rank $VICTIM was to be killed"
   fi

@@ -293,7 +293,7 @@ def arguments(words):
     parser.add_argument("--runs", type=Run.parse, nargs="+", default=[],
                         metavar="NAME:LAYOUT:STEPS", help="what the job trains, one by one")
     parser.add_argument("--finish", action="store_true", help="score and generate at the end")
-    parser.add_argument("--time-limit", type=int, default=60, help="of a collective, in seconds")
+    parser.add_argument("--time-limit", type=int, default=120, help="of a collective, in seconds")
     parser.add_argument("--kill-rank", type=int)
     parser.add_argument("--kill-step", type=int, default=5)
     return parser.parse_args(words)
