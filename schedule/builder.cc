@@ -45,6 +45,7 @@ void Builder::append(const Step& step) {
   if (step.own_input) {
     note_units(input(step.begin), step, 1);
   }
+  too_many_operands_ |= step.kind == StepKind::kReduce && step.count > kReduceOperandsMax;
   acquires_ += step.kind == StepKind::kRecv || step.kind == StepKind::kAwait ? 1 : 0;
   schedule_.steps.push_back(step);
 }
@@ -202,6 +203,9 @@ Result<Schedule> Builder::build() {
   };
   if (overflow_) {
     return refuse(fmt::format("it has more than {} steps", kStepsMax));
+  }
+  if (too_many_operands_) {
+    return refuse(fmt::format("a Reduce has more than {} operands", kReduceOperandsMax));
   }
   if (unaddressable_) {
     return refuse("a step's marks lie outside the data, or span blocks in a unit-addressed space");

@@ -116,6 +116,7 @@ class Builder {
   std::size_t acquires_ = 0;             // steps so far that received or awaited
   bool overflow_ = false;
   bool unaddressable_ = false;
+  bool too_many_operands_ = false;
 };
 
 }  // namespace isthmus

@@ -94,6 +94,12 @@ Error gone_error(int world_rank) {
                                       world_rank)};
 }
 
+Error left_error(int world_rank) {
+  return Error{.code = Code::kAborted,
+               .culprit = world_rank,
+               .message = fmt::format("rank {} has left the group", world_rank)};
+}
+
 Wait find_wait(const Run& run) {
   Wait wait;
   const Channel& channel = *run.channel;

@@ -29,6 +29,9 @@ Error describe_failure(const Run& run, std::uint32_t step, const Error& cause);
 // "rank 5 is gone: ...".
 Error gone_error(int world_rank);
 
+// "rank 5 has left the group".
+Error left_error(int world_rank);
+
 // What a run waits for now: world ranks, and the step in words.
 struct Wait {
   std::vector<int> world_ranks;

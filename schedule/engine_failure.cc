@@ -139,10 +139,7 @@ bool Engine::lost(Channel& channel, std::uint32_t peer, Code code) {
     return true;
   }
   if (code == Code::kAborted) {
-    suspect(world_rank, &channel,
-            Error{.code = Code::kAborted,
-                  .culprit = world_rank,
-                  .message = fmt::format("rank {} has left the group", world_rank)});
+    suspect(world_rank, &channel, left_error(world_rank));
     return true;
   }
   return false;
@@ -175,11 +172,8 @@ void Engine::declare_dead(int world_rank, const Error& error) {
     if (member == members.end()) {
       continue;
     }
-    bool left = false;
-    for (const MappedPeer& peer : channel->peers) {
-      left = left || (peer.world_rank == world_rank && peer.block != nullptr &&
-                      peer.block->state.left.load(std::memory_order_acquire) != 0);
-    }
+    const GroupBlock* block = node_->resolve(world_rank, channel->key).block;
+    const bool left = block != nullptr && block->state.left.load(std::memory_order_acquire) != 0;
     // A rank that left in good order owes nothing but what somebody waits for now.
     if (!left) {
       fail_channel(*channel, error, true);
@@ -348,11 +342,7 @@ void Engine::check_run(Run& run, std::int64_t now_ns) {
       if (const Wait again = find_wait(run);
           std::find(again.world_ranks.begin(), again.world_ranks.end(), peer.world_rank) !=
           again.world_ranks.end()) {
-        fail_channel(channel,
-                     Error{.code = Code::kAborted,
-                           .culprit = peer.world_rank,
-                           .message = fmt::format("rank {} has left the group", peer.world_rank)},
-                     true);
+        fail_channel(channel, left_error(peer.world_rank), true);
         return;
       }
     }

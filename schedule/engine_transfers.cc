@@ -119,12 +119,14 @@ void Engine::handle(const Completion& completion) {
       finish_transfer(transfer, std::nullopt);
       return;
     }
-    Error error = failure;
+    const int peer = transfer.channel->world_ranks[transfer.peer];
+    Error error = completion.code == Code::kPeerDead  ? gone_error(peer)
+                  : completion.code == Code::kAborted ? left_error(peer)
+                                                      : failure;
     if (completion.code == Code::kMismatch) {
       error.message = fmt::format("sizes differ: {} bytes here, {} bytes on rank {}",
                                   transfer.is_recv ? transfer.into.size() : transfer.data.size(),
-                                  completion.peer_info.count,
-                                  transfer.channel->world_ranks[transfer.peer]);
+                                  completion.peer_info.count, peer);
     }
     finish_transfer(transfer, error);
     return;

@@ -19,6 +19,9 @@ enum class StepKind : std::uint8_t {
 
 inline constexpr int kStepKindCount = 6;
 
+// Operands of one Reduce: what the kernels take at once.
+inline constexpr std::uint32_t kReduceOperandsMax = 64;
+
 // Where bytes live. Input and output are the caller's and are addressed by mark (see Geometry);
 // the others are addressed in units of one piece. Mapped spaces can be read by every rank of the
 // node, and are written by their owner only.

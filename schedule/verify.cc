@@ -97,6 +97,9 @@ Status check_place(std::span<const Schedule> schedules, const Topology& topology
 Status check_reduce(std::span<const Schedule> schedules, const Topology& topology,
                     const Schedule& schedule, std::size_t index) {
   const Step& step = schedule.steps[index];
+  if (step.count > kReduceOperandsMax) {
+    return fault(schedule, index, "it has more operands than a kernel takes");
+  }
   if (step.count == 0) {
     ISTHMUS_TRY(check_place(schedules, topology, schedule, index, step.src, false));
   } else if (is_mapped(step.src.space)) {
