@@ -26,6 +26,9 @@ class TransportData : public ::testing::TestWithParam<Factory> {
     harness_ = std::make_unique<Harness>(GetParam(), ranks, seed);
   }
 
+  // A send that was over when its message was refused: rank 0's transport says so by a notice.
+  void expect_word_of_refusal(std::uint64_t operation, bool send_failed);
+
   std::mt19937_64 random_;
   std::unique_ptr<Harness> harness_;
 };
@@ -39,6 +42,22 @@ OperationInfo info_of(std::uint32_t salt) {
   info.root = salt * 3;
   info.count = 0x1'0000'0000ULL + salt;
   return info;
+}
+
+void TransportData::expect_word_of_refusal(std::uint64_t operation, bool send_failed) {
+  std::vector<Notice>& notices = harness_->notices(0);
+  if (!send_failed) {
+    ASSERT_TRUE(harness_->run_until([&] { return !notices.empty(); }, "word of the refusal"));
+    EXPECT_EQ(notices[0].kind, Notice::Kind::kRefused);
+    EXPECT_EQ(notices[0].from, 1);
+    EXPECT_EQ(notices[0].code, Code::kMismatch);
+    EXPECT_EQ(notices[0].group, static_cast<std::uint32_t>(operation >> 32));
+    EXPECT_EQ(notices[0].sequence, static_cast<std::uint32_t>(operation));
+    EXPECT_TRUE(notices[0].peer_info == info_of(5));
+    EXPECT_FALSE(notices[0].text.empty());
+    notices.erase(notices.begin());
+  }
+  EXPECT_TRUE(notices.empty());
 }
 
 TEST_P(TransportData, ReceiveBeforeSend) {
@@ -294,9 +313,11 @@ TEST_P(TransportData, SizeMismatchFailsBothSidesAndTheLaneStaysUsable) {
         EXPECT_EQ(send->code, Code::kMismatch);
       }
       EXPECT_TRUE(in.guards_intact());
+      expect_word_of_refusal(operation, send->failed);
     }
   }
   harness_->exchange(0, 1);
+  EXPECT_TRUE(harness_->notices(1).empty());
   EXPECT_TRUE(harness_->dead(0).empty() && harness_->dead(1).empty());
 }
 

@@ -3,10 +3,19 @@
 #include <cstring>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "base/check.h"
 #include "transport/sim/sim_network.h"
 
 namespace isthmus {
+namespace {
+
+std::uint64_t operation_of(const Notice& notice) {
+  return (std::uint64_t{notice.group} << 32) | notice.sequence;
+}
+
+}  // namespace
 
 bool SimNetwork::step() {
   if (events_.empty()) {
@@ -55,7 +64,9 @@ void SimNetwork::run(const Event& event) {
       settle(event, true);
       break;
     case Event::Kind::kNotice:
-      if (!lane(event.rank, event.peer).down) {
+      if (const Lane& here = lane(event.rank, event.peer);
+          !here.down &&
+          !(event.notice->peer_info && here.cancelled.contains(operation_of(*event.notice)))) {
         rank_state(event.rank).notices.push_back(*event.notice);
       }
       break;
@@ -129,14 +140,36 @@ void SimNetwork::match(std::uint64_t id, Lane& at,
     return;
   }
   complete(message.to, message.from, message.tag, completion);
+  if (completion.failed) {
+    refuse(id, receive->second);
+  }
   at.receives.erase(receive);
   if (message.eager) {
     erase_message(id);
-  } else {
-    transmit(
-        {.kind = Event::Kind::kRefuse, .rank = message.from, .peer = message.to, .message = id},
-        message.to, message.from, kControlBytes);
   }
+}
+
+// Tells the sender of a mismatch: its send fails; of one that is long done, a notice tells.
+void SimNetwork::refuse(std::uint64_t id, const Receive& receive) {
+  const Message& message = messages_.at(id);
+  Event event{
+      .kind = Event::Kind::kRefuse, .rank = message.from, .peer = message.to, .message = id};
+  if (message.eager) {
+    std::shared_ptr<Notice> notice = std::make_shared<Notice>();
+    notice->kind = Notice::Kind::kRefused;
+    notice->group = static_cast<std::uint32_t>(message.tag.operation >> 32);
+    notice->sequence = static_cast<std::uint32_t>(message.tag.operation);
+    notice->from = message.to;
+    notice->code = Code::kMismatch;
+    notice->text = fmt::format(
+        "rank {} expected {} bytes in message {} of operation {:#x} and got {} from rank {}",
+        message.to, receive.data.size(), message.tag.message, message.tag.operation, message.bytes,
+        message.from);
+    notice->peer_info = receive.info;
+    event.kind = Event::Kind::kNotice;
+    event.notice = std::move(notice);
+  }
+  transmit(std::move(event), message.to, message.from, kControlBytes);
 }
 
 void SimNetwork::clear_to_send(const Event& event) {

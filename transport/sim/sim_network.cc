@@ -154,7 +154,8 @@ Result<Endpoint::Post> SimNetwork::post_send(int from, int to, const Tag& tag,
 }
 
 Result<Endpoint::Post> SimNetwork::post_recv(int at, int from, const Tag& tag,
-                                             std::span<std::byte> data, Token token) {
+                                             const OperationInfo& info, std::span<std::byte> data,
+                                             Token token) {
   Lane& here = lane(at, from);
   const auto early = here.unexpected.find(tag);
   // What a rank sent before its goodbye can still be received.
@@ -172,7 +173,7 @@ Result<Endpoint::Post> SimNetwork::post_recv(int at, int from, const Tag& tag,
   }
   here.used = true;
   here.cancelled.erase(tag.operation);
-  const auto receive = here.receives.emplace(tag, Receive{data, token, 0}).first;
+  const auto receive = here.receives.emplace(tag, Receive{data, info, token, 0}).first;
   if (early != here.unexpected.end()) {
     const std::uint64_t id = early->second;
     here.unexpected.erase(early);

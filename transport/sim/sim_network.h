@@ -109,6 +109,7 @@ class SimNetwork {
 
   struct Receive {
     std::span<std::byte> data;
+    OperationInfo info;
     Token token;
     std::uint64_t message = 0;  // the one being moved into it, 0 none
   };
@@ -185,8 +186,8 @@ class SimNetwork {
 
   Result<Endpoint::Post> post_send(int from, int to, const Tag& tag, const OperationInfo& info,
                                    std::span<const std::byte> data, Token token);
-  Result<Endpoint::Post> post_recv(int at, int from, const Tag& tag, std::span<std::byte> data,
-                                   Token token);
+  Result<Endpoint::Post> post_recv(int at, int from, const Tag& tag, const OperationInfo& info,
+                                   std::span<std::byte> data, Token token);
   void cancel(int rank, int peer, std::uint64_t operation);
   void cancel_receives(int rank, int peer, std::uint64_t operation);
   void cancel_sends(int rank, int peer, std::uint64_t operation);
@@ -210,6 +211,7 @@ class SimNetwork {
   void run(const Event& event);
   void arrive(const Event& event);
   void match(std::uint64_t id, Lane& at, std::map<Tag, Receive, TagLess>::iterator receive);
+  void refuse(std::uint64_t id, const Receive& receive);
   void clear_to_send(const Event& event);
   void chunk(const Event& event);
   void settle(const Event& event, bool refused);

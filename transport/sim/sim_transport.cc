@@ -23,9 +23,9 @@ Result<Endpoint::Post> SimEndpoint::post_send(const Tag& tag, const OperationInf
   return network_->post_send(rank_, peer_, tag, info, data, token);
 }
 
-Result<Endpoint::Post> SimEndpoint::post_recv(const Tag& tag, const OperationInfo& /*info*/,
+Result<Endpoint::Post> SimEndpoint::post_recv(const Tag& tag, const OperationInfo& info,
                                               std::span<std::byte> data, Token token) {
-  return network_->post_recv(rank_, peer_, tag, data, token);
+  return network_->post_recv(rank_, peer_, tag, info, data, token);
 }
 
 void SimEndpoint::cancel(std::uint64_t operation) {
