@@ -151,7 +151,9 @@ int find_guilty(const Channel& channel, int suspect, std::uint32_t sequence) {
       }
     }
     for (std::size_t i = 0; next < 0 && i < channel.waiting.size(); ++i) {
-      if (channel.world_ranks[i] == guilty && channel.waiting[i].sequence == sequence) {
+      // It may be stuck in an earlier operation than ours.
+      if (channel.world_ranks[i] == guilty &&
+          static_cast<std::int32_t>(sequence - channel.waiting[i].sequence) >= 0) {
         next = channel.waiting[i].waits_for;
       }
     }
