@@ -354,6 +354,10 @@ std::string to_string(const SocketAddress& address) {
   if (address.storage.ss_family == AF_INET6) {
     sockaddr_in6 in{};
     std::memcpy(&in, &address.storage, sizeof(in));
+    if (IN6_IS_ADDR_V4MAPPED(&in.sin6_addr)) {  // IPv4 as a dual-stack listener sees it
+      ::inet_ntop(AF_INET, &in.sin6_addr.s6_addr[12], text.data(), text.size());
+      return fmt::format("{}:{}", text.data(), ntohs(in.sin6_port));
+    }
     ::inet_ntop(AF_INET6, &in.sin6_addr, text.data(), text.size());
     return fmt::format("[{}]:{}", text.data(), ntohs(in.sin6_port));
   }

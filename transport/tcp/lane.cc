@@ -227,8 +227,9 @@ void Lane::fail_send(Outgoing* out, Code code, const FrameHeader* refusal) {
   forget_send(out);
 }
 
-// Takes the message out of every queue; its buffer is not read any more.
-void Lane::forget_send(Outgoing* out) {
+// Takes the message out of the tables and, unless the caller has done that, out of its queue; its
+// buffer is not read any more.
+void Lane::forget_send(Outgoing* out, bool dequeue) {
   const bool untouched = out->queued && out->offset == 0;
   if (out->state == Outgoing::State::kCreditOnly) {
     --early_credits_;
@@ -238,7 +239,7 @@ void Lane::forget_send(Outgoing* out) {
   if (out->state == Outgoing::State::kRequested) {
     count_waiting(-1);
   }
-  if (out->queued) {
+  if (out->queued && dequeue) {
     Fifo<Outgoing*>& queue = out->state == Outgoing::State::kEager ? eager_ : bulk_;
     queue.drop_if([&](const Outgoing* other) { return other == out; });
   }
@@ -300,9 +301,12 @@ void Lane::cancel(std::uint64_t operation) {
     return control.header.operation == operation &&
            (type == FrameType::kRequest || type == FrameType::kCredit);
   });
+  const auto cancelled = [&](const Outgoing* out) { return out->tag.operation == operation; };
+  eager_.drop_if(cancelled);
+  bulk_.drop_if(cancelled);
   for (Outgoing* out : outgoing_.entries()) {
-    if (out->tag.operation == operation) {
-      forget_send(out);
+    if (cancelled(out)) {
+      forget_send(out, false);
     }
   }
   for (Incoming* in : incoming_.entries()) {

@@ -114,7 +114,7 @@ class Lane final : public Endpoint {
   Error tag_in_use(const Tag& tag, const char* direction) const;
   void complete_send(Outgoing* out);
   void fail_send(Outgoing* out, Code code, const FrameHeader* refusal);
-  void forget_send(Outgoing* out);
+  void forget_send(Outgoing* out, bool dequeue = true);
   void complete_recv(Incoming* in);
   void fail_recv(Incoming* in, Code code, std::uint64_t peer_bytes);
   void forget_recv(Incoming* in);

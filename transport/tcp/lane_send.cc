@@ -35,7 +35,9 @@ void Lane::refuse(Incoming* in, std::uint8_t flags) {
 }
 
 void Lane::send_notice(const Notice& notice) {
-  if (over_ || notices_ >= kNoticesMax) {
+  // Nobody is called for a farewell: a rank that never met this one does not wait for it.
+  const bool farewell = notice.kind == Notice::Kind::kGoodbye && !fd_.valid();
+  if (over_ || farewell || notices_ >= kNoticesMax) {
     return;
   }
   const std::string text = encode_notice(notice);
