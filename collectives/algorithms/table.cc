@@ -16,9 +16,15 @@ constexpr std::size_t kLineBytes = 48;    // of payload in an announcement line
 constexpr std::size_t kSlotBytes = 8192;  // of a group's slot: schedule/ does not see transport/
 constexpr double kMib = 1048576.0;
 
-// Bounds on pieces keep a schedule below 65,536 steps and its first build below 200 us or so.
-constexpr std::uint32_t kPiecesMax = 4096;
+// Steps of one rank's schedule that tunings aim at: below Builder::kStepsMax, built in a
+// millisecond.
+constexpr std::uint32_t kStepsAim = 1U << 15;
+
+// Staging of one operation: a quarter of what a process has by default.
+constexpr std::size_t kStageBytesMax = std::size_t{8} << 20;
+
 constexpr int kMessageRanksMax = 4096;
+constexpr int kOperandsMax = kReduceOperandsMax;
 
 // A message that leaves beside others costs this share of the first one's alpha.
 constexpr double kMoreMessages = 0.1;
@@ -31,23 +37,24 @@ double mib(const Payload& payload) {
   return static_cast<double>(payload.bytes) / kMib;
 }
 
+// One Reduce takes all operands of a node.
+bool one_node(const Topology& topology, const Payload&) {
+  return topology.one_mapped_node() && topology.ranks() <= kOperandsMax;
+}
+
 // Of the class, so that all its sizes get one answer.
 bool fits_line(const Topology& topology, const Payload& payload) {
-  return topology.one_mapped_node() && class_bytes(payload) <= kLineBytes;
+  return one_node(topology, payload) && class_bytes(payload) <= kLineBytes;
 }
 
 bool fits_slot(const Topology& topology, const Payload& payload) {
-  return topology.one_mapped_node() && class_bytes(payload) <= kSlotBytes;
+  return one_node(topology, payload) && class_bytes(payload) <= kSlotBytes;
 }
 
 bool blocks_fit_slot(const Topology& topology, const Payload& payload) {
   const std::size_t ranks = static_cast<std::size_t>(topology.ranks());
-  return topology.one_mapped_node() &&
+  return one_node(topology, payload) &&
          align_line(class_bytes(payload)) <= kSlotBytes / std::max<std::size_t>(ranks, 1);
-}
-
-bool one_node(const Topology& topology, const Payload&) {
-  return topology.one_mapped_node();
 }
 
 bool one_rank(const Topology& topology, const Payload&) {
@@ -58,13 +65,21 @@ bool messages(const Topology& topology, const Payload&) {
   return topology.ranks() >= 2 && topology.ranks() <= kMessageRanksMax;
 }
 
-// Two operands at a time: with more than two ranks a 16-bit sum would round more than once.
+// All operands in one Reduce.
+bool messages_at_once(const Topology& topology, const Payload& payload) {
+  return messages(topology, payload) && topology.ranks() <= kOperandsMax;
+}
+
+// Two operands at a time: a 16-bit sum of more than two ranks rounds more than once, so those come
+// here only where nothing else can.
 bool messages_in_turn(const Topology& topology, const Payload& payload) {
-  return messages(topology, payload) && (!payload.rounds || topology.ranks() == 2);
+  return messages(topology, payload) &&
+         (!payload.rounds || topology.ranks() == 2 || topology.ranks() > kOperandsMax);
 }
 
 bool several_nodes(const Topology& topology, const Payload&) {
-  return topology.nodes() >= 2 && topology.mapped_all() && topology.ranks() <= kMessageRanksMax;
+  return topology.nodes() >= 2 && topology.mapped_all() && topology.ranks() <= kMessageRanksMax &&
+         topology.nodes() <= kOperandsMax && topology.locals_max() <= kOperandsMax;
 }
 
 bool leaders_fit_slot(const Topology& topology, const Payload& payload) {
@@ -75,30 +90,53 @@ Tuning at_once(const Topology&, const Payload&) {
   return {};
 }
 
+std::size_t ranks_of(const Topology& topology) {
+  return static_cast<std::size_t>(topology.ranks());
+}
+
+// Pieces of about `piece` bytes at `steps` steps each, `slots` of them staged at once.
+Tuning in_pieces(const Payload& payload, std::size_t piece, std::size_t steps, std::uint32_t slots,
+                 std::uint32_t lead) {
+  const std::uint32_t most = std::max(kStepsAim / static_cast<std::uint32_t>(steps), 1U);
+  const std::uint32_t pieces = pieces_of(payload.bytes, piece, most);
+  return {pieces, std::min(pieces, slots), std::min(pieces - 1, lead)};
+}
+
+// Whether a rank's staging of `units` units in each slot stays within bounds.
+bool stage_holds(const Payload& payload, const Tuning& tuning, std::size_t units) {
+  return class_bytes(payload) / tuning.pieces * tuning.slots * units <= kStageBytesMax;
+}
+
 // Staged pieces: from 8 KiB, where a flag costs as much as the copy, to what four slots and two
 // ranks' share of an L2 cache hold.
 Tuning staged_whole(const Topology&, const Payload& payload) {
-  const std::size_t piece = std::clamp<std::size_t>(class_bytes(payload) / 16, 8192, 65536);
-  const std::uint32_t pieces = pieces_of(payload.bytes, piece, kPiecesMax);
-  return {pieces, std::min(pieces, 4U), std::min(pieces - 1, 2U)};
+  return in_pieces(payload, std::clamp<std::size_t>(class_bytes(payload) / 16, 8192, 65536), 6, 4,
+                   2);
 }
 
+bool stages_whole(const Topology& topology, const Payload& payload) {
+  return one_node(topology, payload) && stage_holds(payload, staged_whole(topology, payload), 1);
+}
+
+// The same for blocks: a piece of all blocks is handled at once.
 Tuning staged_blocks(const Topology& topology, const Payload& payload) {
-  const std::size_t ranks = static_cast<std::size_t>(topology.ranks());
   const std::size_t piece = std::clamp<std::size_t>(class_bytes(payload) / 8, 8192, 65536) * 2 /
-                            std::max<std::size_t>(ranks, 2);
-  const auto most = static_cast<std::uint32_t>(kPiecesMax * 2 / std::max<std::size_t>(ranks, 2));
-  const std::uint32_t pieces =
-      pieces_of(payload.bytes, std::max<std::size_t>(piece, 4096), std::max(most, 1U));
-  return {pieces, std::min(pieces, 4U), std::min(pieces - 1, 2U)};
+                            std::max<std::size_t>(ranks_of(topology), 2);
+  return in_pieces(payload, std::max<std::size_t>(piece, 4096), ranks_of(topology) + 5, 4, 2);
+}
+
+bool stages_blocks(const Topology& topology, const Payload& payload) {
+  return one_node(topology, payload) &&
+         stage_holds(payload, staged_blocks(topology, payload), ranks_of(topology));
 }
 
 Tuning slices(const Topology& topology, const Payload& payload) {
-  const std::size_t ranks = static_cast<std::size_t>(topology.ranks());
   const std::size_t chunk = std::clamp<std::size_t>(class_bytes(payload) / 8, 65536, 262144);
-  const auto most = static_cast<std::uint32_t>(kPiecesMax * 4 / std::max<std::size_t>(ranks, 4));
-  const std::uint32_t pieces = pieces_of(payload.bytes, chunk, std::max(most, 1U));
-  return {pieces, std::min(pieces, 3U), std::min(pieces - 1, 1U)};
+  return in_pieces(payload, chunk, ranks_of(topology) + 10, 3, 1);
+}
+
+bool stages_slices(const Topology& topology, const Payload& payload) {
+  return one_node(topology, payload) && stage_holds(payload, slices(topology, payload), 1);
 }
 
 // Segments of 256 KiB of a rank's share: one is reduced while the next is on the wire.
@@ -119,21 +157,37 @@ Tuning ring_blocks(const Topology& topology, const Payload& payload) {
 
 // The root's data in pieces that keep a chain of nodes busy.
 Tuning tree_pieces(const Topology&, const Payload& payload) {
-  const std::uint32_t pieces = pieces_of(payload.bytes, 262144, 256);
-  return {pieces, std::min(pieces, 4U), std::min(pieces - 1, 1U)};
+  return in_pieces(payload, 262144, 16, 4, 1);
 }
 
-// Chunks of 256 KiB to 2 MiB: large enough for the wire, several in flight.
+// Chunks of 128 to 512 KiB: large enough for the wire, several in flight.
 Tuning lanes(const Topology& topology, const Payload& payload) {
-  const std::size_t chunk = std::clamp<std::size_t>(class_bytes(payload) / 8, 262144, 2097152);
-  const auto most = static_cast<std::uint32_t>(std::clamp(4096 / topology.ranks(), 1, 1024));
-  return {pieces_of(payload.bytes, chunk, most), 4, 1};
+  const std::size_t chunk = std::clamp<std::size_t>(class_bytes(payload) / 8, 131072, 524288);
+  const std::size_t steps = static_cast<std::size_t>(6 * topology.nodes() + topology.locals_max());
+  Tuning tuning = in_pieces(payload, chunk, steps + 10, 4, 1);
+  tuning.slots = 4;
+  tuning.lead = 1;
+  return tuning;
+}
+
+bool stages_lanes(const Topology& topology, const Payload& payload) {
+  return several_nodes(topology, payload) && stage_holds(payload, lanes(topology, payload), 1);
 }
 
 Tuning node_blocks(const Topology& topology, const Payload& payload) {
-  const auto most = static_cast<std::uint32_t>(std::clamp(8192 / topology.ranks(), 1, 64));
-  const std::uint32_t pieces = pieces_of(payload.bytes, 131072, most);
-  return {pieces, std::min(pieces, 4U), std::min(pieces - 1, 2U)};
+  const std::size_t piece =
+      std::min<std::size_t>(131072, kStageBytesMax / (4 * ranks_of(topology)));
+  return in_pieces(payload, piece, 2 * ranks_of(topology) + 10, 4, 2);
+}
+
+bool stages_node_blocks(const Topology& topology, const Payload& payload) {
+  return several_nodes(topology, payload) &&
+         stage_holds(payload, node_blocks(topology, payload), ranks_of(topology));
+}
+
+bool stages_tree(const Topology& topology, const Payload& payload) {
+  return several_nodes(topology, payload) &&
+         stage_holds(payload, tree_pieces(topology, payload), 1);
 }
 
 double shown_cost(const Topology& topology, const Payload& payload) {
@@ -362,11 +416,11 @@ constexpr std::array kTable = {
               "one node, up to 8 KiB: data in the group's slot", fits_slot, at_once,
               reduce_all_cost, slot_all_reduce},
     Algorithm{"flat_all_reduce", OpKind::kAllReduce,
-              "one node: everyone reads everyone's staged pieces", one_node, staged_whole,
+              "one node: everyone reads everyone's staged pieces", stages_whole, staged_whole,
               flat_cost, flat_all_reduce},
     Algorithm{"slice_all_reduce", OpKind::kAllReduce,
-              "one node: everyone reduces one slice of each chunk", one_node, slices, slice_cost,
-              slice_all_reduce},
+              "one node: everyone reduces one slice of each chunk", stages_slices, slices,
+              slice_cost, slice_all_reduce},
     Algorithm{"line_all_gather", OpKind::kAllGather,
               "one node, blocks up to 48 bytes: data in the announcement line", fits_line, at_once,
               shown_cost, line_all_gather},
@@ -374,13 +428,13 @@ constexpr std::array kTable = {
               "one node, blocks up to 8 KiB: data in the group's slot", fits_slot, at_once,
               gather_cost, slot_all_gather},
     Algorithm{"staged_all_gather", OpKind::kAllGather, "one node: through staging, piece by piece",
-              one_node, staged_blocks, gather_cost, staged_all_gather},
+              stages_blocks, staged_blocks, gather_cost, staged_all_gather},
     Algorithm{"slot_reduce_scatter", OpKind::kReduceScatter,
               "one node, all blocks within 8 KiB: data in the group's slot", blocks_fit_slot,
               at_once, scatter_cost, slot_reduce_scatter},
     Algorithm{"staged_reduce_scatter", OpKind::kReduceScatter,
-              "one node: through staging, piece by piece", one_node, staged_blocks, scatter_cost,
-              staged_reduce_scatter},
+              "one node: through staging, piece by piece", stages_blocks, staged_blocks,
+              scatter_cost, staged_reduce_scatter},
     Algorithm{"line_broadcast", OpKind::kBroadcast,
               "one node, up to 48 bytes: data in the announcement line", fits_line, at_once,
               shown_cost, line_broadcast},
@@ -388,20 +442,20 @@ constexpr std::array kTable = {
               "one node, up to 8 KiB: data in the group's slot", fits_slot, at_once, shown_cost,
               slot_broadcast},
     Algorithm{"staged_broadcast", OpKind::kBroadcast, "one node: through staging, piece by piece",
-              one_node, staged_whole, staged_cost, staged_broadcast},
+              stages_whole, staged_whole, staged_cost, staged_broadcast},
     Algorithm{"dissemination_barrier", OpKind::kBarrier, "messages: log2(P) rounds of signals",
               messages, at_once, signals_cost, dissemination_barrier},
     Algorithm{"doubling_all_reduce", OpKind::kAllReduce,
               "messages: log2(P) exchanges of the whole data", messages_in_turn, at_once,
               doubling_cost, doubling_all_reduce},
     Algorithm{"gather_all_reduce", OpKind::kAllReduce,
-              "messages: everyone sends everything to everyone", messages, at_once,
+              "messages: everyone sends everything to everyone", messages_at_once, at_once,
               gather_all_reduce_cost, gather_all_reduce},
     Algorithm{"ring_all_reduce", OpKind::kAllReduce,
               "messages: reduce-scatter and all-gather around a ring", messages_in_turn, ring_whole,
               ring_all_reduce_cost, ring_all_reduce},
     Algorithm{"direct_all_reduce", OpKind::kAllReduce,
-              "messages: reduce-scatter and all-gather with all peers at once", messages,
+              "messages: reduce-scatter and all-gather with all peers at once", messages_at_once,
               ring_whole, direct_all_reduce_cost, direct_all_reduce},
     Algorithm{"direct_all_gather", OpKind::kAllGather, "messages: every block to every rank",
               messages, at_once, direct_gather_cost, direct_all_gather},
@@ -411,7 +465,7 @@ constexpr std::array kTable = {
     Algorithm{"ring_all_gather", OpKind::kAllGather, "messages: blocks travel around a ring",
               messages, ring_blocks, ring_gather_cost, ring_all_gather},
     Algorithm{"direct_reduce_scatter", OpKind::kReduceScatter,
-              "messages: every operand to its block's owner", messages, ring_blocks,
+              "messages: every operand to its block's owner", messages_at_once, ring_blocks,
               direct_scatter_cost, direct_reduce_scatter},
     Algorithm{"ring_reduce_scatter", OpKind::kReduceScatter,
               "messages: partial sums travel around a ring", messages_in_turn, ring_blocks,
@@ -426,21 +480,21 @@ constexpr std::array kTable = {
               "nodes, up to 4 KiB: the first ranks exchange sums of their nodes", leaders_fit_slot,
               at_once, leader_cost, leader_all_reduce},
     Algorithm{"exchange_all_reduce", OpKind::kAllReduce,
-              "nodes: a slice per local rank, whole slices exchanged between nodes", several_nodes,
+              "nodes: a slice per local rank, whole slices exchanged between nodes", stages_lanes,
               lanes, exchange_cost, exchange_all_reduce},
     Algorithm{"lanes_all_reduce", OpKind::kAllReduce,
-              "nodes: a slice per local rank, one part of it reduced per node", several_nodes,
-              lanes, lanes_cost, lanes_all_reduce},
+              "nodes: a slice per local rank, one part of it reduced per node", stages_lanes, lanes,
+              lanes_cost, lanes_all_reduce},
     Algorithm{"two_level_all_gather", OpKind::kAllGather, "nodes: each block enters a node once",
-              several_nodes, node_blocks, node_gather_cost, two_level_all_gather},
+              stages_node_blocks, node_blocks, node_gather_cost, two_level_all_gather},
     Algorithm{"two_level_reduce_scatter", OpKind::kReduceScatter,
-              "nodes: one sum per block leaves a node", several_nodes, node_blocks,
+              "nodes: one sum per block leaves a node", stages_node_blocks, node_blocks,
               node_scatter_cost, two_level_reduce_scatter},
     Algorithm{"two_level_tree_broadcast", OpKind::kBroadcast,
-              "nodes: a binomial tree of nodes, staging inside", several_nodes, tree_pieces,
+              "nodes: a binomial tree of nodes, staging inside", stages_tree, tree_pieces,
               node_tree_cost, two_level_tree_broadcast},
     Algorithm{"two_level_chain_broadcast", OpKind::kBroadcast,
-              "nodes: a pipelined chain of nodes, staging inside", several_nodes, tree_pieces,
+              "nodes: a pipelined chain of nodes, staging inside", stages_tree, tree_pieces,
               node_chain_cost, two_level_chain_broadcast},
 };
 

@@ -11,8 +11,12 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/reduce.h"
+
 namespace isthmus {
 namespace {
+
+static_assert(kReduceOperandsMax == kReduceSourcesMax, "the kernels take what schedules ask for");
 
 using Edges = std::set<std::pair<std::uint32_t, std::uint32_t>>;
 
@@ -176,6 +180,14 @@ TEST(BuilderTest, RefusesSpansWithoutAnAddress) {
   Builder line = start(OpKind::kAllReduce, {false, 4, 0});
   line.copy(line.line(), Builder::input(0), 0, 2);
   EXPECT_FALSE(line.build().ok());
+}
+
+TEST(BuilderTest, RefusesMoreOperandsThanAKernelTakes) {
+  for (const std::uint32_t count : {kReduceOperandsMax, kReduceOperandsMax + 1}) {
+    Builder b = start(OpKind::kAllReduce, {});
+    b.reduce_units(Builder::output(0), Builder::scratch(0), count, 0, 0, 1, true);
+    EXPECT_EQ(b.build().ok(), count == kReduceOperandsMax);
+  }
 }
 
 TEST(BuilderTest, SchedulesPrintAndHash) {
