@@ -9,9 +9,9 @@ namespace isthmus {
 }  // namespace isthmus
 
 // A broken invariant of ours, checked in release builds too. Never used on input or system calls.
-#define ISTHMUS_CHECK(condition, message)                                   \
-  do {                                                                      \
-    if (!(condition)) [[unlikely]] {                                        \
-      ::isthmus::check_failed(__FILE__, __LINE__, #condition, message);     \
-    }                                                                       \
+#define ISTHMUS_CHECK(condition, message)                               \
+  do {                                                                  \
+    if (!(condition)) [[unlikely]] {                                    \
+      ::isthmus::check_failed(__FILE__, __LINE__, #condition, message); \
+    }                                                                   \
   } while (false)

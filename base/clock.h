@@ -23,7 +23,8 @@ class Deadline {
 
   static Deadline after_ms(std::int64_t timeout_ms) {
     constexpr std::int64_t kNsPerMs = 1'000'000;
-    return after_ns(monotonic_ns(), timeout_ms > kNever / kNsPerMs ? kNever : timeout_ms * kNsPerMs);
+    return after_ns(monotonic_ns(),
+                    timeout_ms > kNever / kNsPerMs ? kNever : timeout_ms * kNsPerMs);
   }
 
   std::int64_t at_ns() const { return at_ns_; }
@@ -31,7 +32,8 @@ class Deadline {
   bool passed(std::int64_t now_ns) const { return now_ns >= at_ns_; }
 
   std::int64_t left_ms(std::int64_t now_ns) const {
-    return at_ns_ == kNever ? kNever / 1'000'000 : (at_ns_ > now_ns ? (at_ns_ - now_ns) / 1'000'000 : 0);
+    return at_ns_ == kNever ? kNever / 1'000'000
+                            : (at_ns_ > now_ns ? (at_ns_ - now_ns) / 1'000'000 : 0);
   }
 
  private:

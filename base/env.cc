@@ -1,7 +1,5 @@
 #include "base/env.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
@@ -9,6 +7,7 @@
 #include <optional>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "base/hash.h"
 #include "base/log.h"
@@ -42,8 +41,9 @@ void read_int(std::string_view name, std::string_view text, std::int64_t low, st
               std::int64_t* value, std::vector<std::string>* warnings) {
   const std::optional<std::int64_t> got = parse_int(text);
   if (!got || *got < low || *got > high) {
-    warnings->push_back(fmt::format("ISTHMUS_{} is '{}', expected an integer from {} to {}; using {}",
-                                    name, text, low, high, *value));
+    warnings->push_back(
+        fmt::format("ISTHMUS_{} is '{}', expected an integer from {} to {}; using {}", name, text,
+                    low, high, *value));
     return;
   }
   *value = *got;
@@ -67,22 +67,22 @@ void warn_unknown(std::string_view name, std::vector<std::string>* warnings) {
   }
   const std::string full = std::string(kPrefix) + std::string(name);
   const std::string near = nearest(full, known);
-  warnings->push_back(near.empty()
-                          ? fmt::format("unknown variable {} is ignored; docs/env.md lists all", full)
-                          : fmt::format("unknown variable {} is ignored; did you mean {}?", full, near));
+  warnings->push_back(
+      near.empty() ? fmt::format("unknown variable {} is ignored; docs/env.md lists all", full)
+                   : fmt::format("unknown variable {} is ignored; did you mean {}?", full, near));
 }
 
 void read_one(Env* out, std::string_view name, std::string_view value,
               std::vector<std::string>* warnings) {
-#define ENV_INT(field, fallback, low, high, text)                \
-  if (name == #field) {                                          \
-    read_int(name, value, low, high, &out->field, warnings);     \
-    return;                                                      \
+#define ENV_INT(field, fallback, low, high, text)            \
+  if (name == #field) {                                      \
+    read_int(name, value, low, high, &out->field, warnings); \
+    return;                                                  \
   }
-#define ENV_FLAG(field, fallback, text)               \
-  if (name == #field) {                               \
-    read_flag(name, value, &out->field, warnings);    \
-    return;                                           \
+#define ENV_FLAG(field, fallback, text)            \
+  if (name == #field) {                            \
+    read_flag(name, value, &out->field, warnings); \
+    return;                                        \
   }
 #define ENV_TEXT(field, fallback, text) \
   if (name == #field) {                 \
@@ -142,12 +142,13 @@ std::string launcher_variable(const char* name) {
 
 std::vector<EnvRow> env_table() {
   std::vector<EnvRow> rows;
-#define ENV_INT(name, fallback, low, high, text) \
+#define ENV_INT(name, fallback, low, high, text)                            \
   rows.push_back({"ISTHMUS_" #name, "integer", fmt::format("{}", fallback), \
                   fmt::format("{} to {}", low, high), text});
 #define ENV_FLAG(name, fallback, text) \
-  rows.push_back({"ISTHMUS_" #name, "flag", (fallback) ? "1" : "0", "0 or 1", text});
-#define ENV_TEXT(name, fallback, text) rows.push_back({"ISTHMUS_" #name, "text", fallback, "", text});
+  rows.push_back({ "ISTHMUS_" #name, "flag", (fallback) ? "1" : "0", "0 or 1", text });
+#define ENV_TEXT(name, fallback, text) \
+  rows.push_back({ "ISTHMUS_" #name, "text", fallback, "", text });
 #include "base/env.def"
 #undef ENV_INT
 #undef ENV_FLAG

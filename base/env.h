@@ -32,15 +32,16 @@ struct Env {
 // The process's environment, parsed on first use; warnings are logged then.
 const Env& env();
 
-// Launcher variables (RANK, OMPI_COMM_WORLD_RANK, ...): not ours, so not in env.def. Empty if unset.
+// Launcher variables (RANK, OMPI_COMM_WORLD_RANK, ...): not ours, so not in env.def. Empty if
+// unset.
 std::string launcher_variable(const char* name);
 
 // One row of env.def, for `isthmus info --env` and the generated docs.
 struct EnvRow {
-  std::string_view name;      // with the ISTHMUS_ prefix
-  std::string_view type;      // "integer", "flag" or "text"
+  std::string_view name;  // with the ISTHMUS_ prefix
+  std::string_view type;  // "integer", "flag" or "text"
   std::string fallback;
-  std::string range;          // "" when none
+  std::string range;  // "" when none
   std::string_view text;
 };
 

@@ -1,17 +1,18 @@
 #include "base/fd.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <cerrno>
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "base/fork.h"
 
 namespace isthmus {
 
-Fd::Fd(int fd) : fd_(fd) { list_descriptor(fd_); }
+Fd::Fd(int fd) : fd_(fd) {
+  list_descriptor(fd_);
+}
 
 Fd& Fd::operator=(Fd&& other) noexcept {
   if (this != &other) {

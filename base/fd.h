@@ -15,6 +15,7 @@ class Fd {
  public:
   Fd() = default;
   explicit Fd(int fd);
+
   ~Fd() { reset(); }
 
   Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}

@@ -1,12 +1,12 @@
 #include "base/fork.h"
 
-#include <pthread.h>
-#include <unistd.h>
-
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+
+#include <pthread.h>
+#include <unistd.h>
 
 namespace isthmus {
 namespace {
@@ -46,7 +46,9 @@ void install_fork_handlers() {
   std::call_once(once, [] { ::pthread_atfork(nullptr, nullptr, in_child); });
 }
 
-bool forked_child() { return dead().load(std::memory_order_relaxed); }
+bool forked_child() {
+  return dead().load(std::memory_order_relaxed);
+}
 
 void list_descriptor(int fd) {
   if (fd >= 0 && fd < kDescriptorsMax) {

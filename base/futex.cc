@@ -1,11 +1,11 @@
 #include "base/futex.h"
 
+#include <climits>
+#include <ctime>
+
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include <climits>
-#include <ctime>
 
 namespace isthmus {
 namespace {
@@ -25,8 +25,12 @@ void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
   ::syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, &limit, nullptr, 0);
 }
 
-void futex_wake_all(const std::atomic<std::uint32_t>& word) { wake(word, INT_MAX); }
+void futex_wake_all(const std::atomic<std::uint32_t>& word) {
+  wake(word, INT_MAX);
+}
 
-void futex_wake_one(const std::atomic<std::uint32_t>& word) { wake(word, 1); }
+void futex_wake_one(const std::atomic<std::uint32_t>& word) {
+  wake(word, 1);
+}
 
 }  // namespace isthmus

@@ -5,8 +5,8 @@
 
 namespace isthmus {
 
-// Sleeps while *word == expected, at most timeout_ns. May return early for any reason. Private: word is
-// used by this process only.
+// Sleeps while *word == expected, at most timeout_ns. May return early for any reason. Private:
+// word is used by this process only.
 void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
                 std::int64_t timeout_ns);
 

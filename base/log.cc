@@ -1,11 +1,11 @@
 #include "base/log.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <array>
 #include <atomic>
 #include <cstring>
+
+#include <fcntl.h>
+#include <unistd.h>
 
 namespace isthmus {
 namespace {
@@ -55,18 +55,20 @@ void log_configure(std::string_view level, std::string_view file) {
   }
   state().level.store(value, std::memory_order_relaxed);
   if (!file.empty()) {
-    const int fd =
-        ::open(expand(file).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    const int fd = ::open(expand(file).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (fd >= 0) {
       state().fd.store(fd, std::memory_order_relaxed);
     } else {
-      log_line(LogLevel::kWarn, "log", fmt::format("cannot open log file {}: {}; using stderr",
-                                                   file, std::strerror(errno)));
+      log_line(
+          LogLevel::kWarn, "log",
+          fmt::format("cannot open log file {}: {}; using stderr", file, std::strerror(errno)));
     }
   }
 }
 
-void log_set_rank(int rank) { state().rank.store(rank, std::memory_order_relaxed); }
+void log_set_rank(int rank) {
+  state().rank.store(rank, std::memory_order_relaxed);
+}
 
 bool log_enabled(LogLevel level) {
   return static_cast<int>(level) <= state().level.load(std::memory_order_relaxed);
@@ -78,9 +80,8 @@ void log_line(LogLevel level, std::string_view subsystem, std::string_view text)
   }
   const int rank = state().rank.load(std::memory_order_relaxed);
   const std::string who = rank < 0 ? std::string() : fmt::format(" rank {}", rank);
-  const std::string line =
-      fmt::format("isthmus{} {} {}: {}\n", who, kLevelNames[static_cast<std::size_t>(level)],
-                  subsystem, text);
+  const std::string line = fmt::format(
+      "isthmus{} {} {}: {}\n", who, kLevelNames[static_cast<std::size_t>(level)], subsystem, text);
   // One write per line keeps lines of several ranks apart; a failed log write has no cure.
   [[maybe_unused]] const ssize_t written =
       ::write(state().fd.load(std::memory_order_relaxed), line.data(), line.size());

@@ -1,10 +1,9 @@
 #include "base/mapping.h"
 
-#include <sys/mman.h>
-
 #include <cerrno>
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include "base/fork.h"
 
@@ -30,7 +29,8 @@ Result<Mapping> Mapping::create_private(std::size_t bytes) {
 Result<Mapping> Mapping::map(int fd, std::size_t bytes, int access, int flags) {
   void* data = ::mmap(nullptr, bytes, access, flags, fd, 0);
   if (data == MAP_FAILED) {
-    return system_error(Code::kResource, errno, fmt::format("cannot map {} bytes of memory", bytes));
+    return system_error(Code::kResource, errno,
+                        fmt::format("cannot map {} bytes of memory", bytes));
   }
   // A forked child must not keep a peer's view of this rank alive.
   if (::madvise(data, bytes, MADV_DONTFORK) != 0) {

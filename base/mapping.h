@@ -12,6 +12,7 @@ namespace isthmus {
 class Mapping {
  public:
   Mapping() = default;
+
   ~Mapping() { reset(); }
 
   Mapping(Mapping&& other) noexcept

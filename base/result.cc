@@ -32,7 +32,9 @@ std::string_view code_name(Code code) {
   return "unknown";
 }
 
-std::string Error::to_string() const { return fmt::format("{}: {}", code_name(code), message); }
+std::string Error::to_string() const {
+  return fmt::format("{}: {}", code_name(code), message);
+}
 
 Error system_error(Code code, int sys_errno, std::string message) {
   char text[128];

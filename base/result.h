@@ -45,9 +45,11 @@ Error system_error(Code code, int sys_errno, std::string message);
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Result(T value)
+      : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT(google-explicit-constructor)
 
-  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT(google-explicit-constructor)
+  Result(Error error)
+      : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return state_.index() == 0; }
 
@@ -110,20 +112,20 @@ using Status = Result<void>;
 }  // namespace isthmus
 
 // Returns the error of `expr` from the enclosing function, else goes on.
-#define ISTHMUS_TRY(expr)                       \
-  do {                                          \
+#define ISTHMUS_TRY(expr)                               \
+  do {                                                  \
     if (auto try_result_ = (expr); !try_result_.ok()) { \
-      return try_result_.error();               \
-    }                                           \
+      return try_result_.error();                       \
+    }                                                   \
   } while (false)
 
 #define ISTHMUS_CONCAT_(a, b) a##b
 #define ISTHMUS_CONCAT(a, b) ISTHMUS_CONCAT_(a, b)
 
 // `ISTHMUS_ASSIGN(auto fd, open_it())` declares fd from the value, or returns the error.
-#define ISTHMUS_ASSIGN(declaration, expr)                              \
-  auto ISTHMUS_CONCAT(assign_result_, __LINE__) = (expr);              \
-  if (!ISTHMUS_CONCAT(assign_result_, __LINE__).ok()) {                \
-    return ISTHMUS_CONCAT(assign_result_, __LINE__).error();           \
-  }                                                                    \
+#define ISTHMUS_ASSIGN(declaration, expr)                    \
+  auto ISTHMUS_CONCAT(assign_result_, __LINE__) = (expr);    \
+  if (!ISTHMUS_CONCAT(assign_result_, __LINE__).ok()) {      \
+    return ISTHMUS_CONCAT(assign_result_, __LINE__).error(); \
+  }                                                          \
   declaration = std::move(ISTHMUS_CONCAT(assign_result_, __LINE__)).value()

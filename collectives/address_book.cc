@@ -53,19 +53,21 @@ Result<std::string> collect(const RankCard& mine, int ranks, Rendezvous& store,
     }
     ISTHMUS_ASSIGN(const RankCard card, RankCard::from_json(*text));
     if (card.version != mine.version) {
-      return Error{.code = Code::kProtocol,
-                   .culprit = rank,
-                   .message = fmt::format("rank {} runs isthmus {}, rank {} runs {}: install the same "
-                                          "version everywhere",
-                                          rank, card.version, mine.rank, mine.version)};
+      return Error{
+          .code = Code::kProtocol,
+          .culprit = rank,
+          .message = fmt::format("rank {} runs isthmus {}, rank {} runs {}: install the same "
+                                 "version everywhere",
+                                 rank, card.version, mine.rank, mine.version)};
     }
     if (card.config_hash != mine.config_hash) {
-      return Error{.code = Code::kMismatch,
-                   .culprit = rank,
-                   .message = fmt::format("rank {} and rank {} have different ISTHMUS_ALGO, "
-                                          "ISTHMUS_STAGING_MB or ISTHMUS_SHM: export the same values "
-                                          "to all ranks",
-                                          rank, mine.rank)};
+      return Error{
+          .code = Code::kMismatch,
+          .culprit = rank,
+          .message = fmt::format("rank {} and rank {} have different ISTHMUS_ALGO, "
+                                 "ISTHMUS_STAGING_MB or ISTHMUS_SHM: export the same values "
+                                 "to all ranks",
+                                 rank, mine.rank)};
     }
     table.push_back(*text);
   }
@@ -100,8 +102,9 @@ std::string RankCard::to_json() const {
 
 Result<RankCard> RankCard::from_json(std::string_view text) {
   const Error malformed{.code = Code::kProtocol,
-                        .message = "a rank's card in the rendezvous is malformed: does another "
-                                   "program use the same store and prefix?"};
+                        .message =
+                            "a rank's card in the rendezvous is malformed: does another "
+                            "program use the same store and prefix?"};
   const json card = json::parse(text, nullptr, false);
   if (!card.is_object()) {
     return malformed;
@@ -168,9 +171,9 @@ Result<std::vector<RankCard>> exchange_cards(const RankCard& mine, int ranks, Re
     cards.push_back(std::move(card));
   }
   if (cards.size() != static_cast<std::size_t>(ranks)) {
-    return Error{.code = Code::kProtocol,
-                 .message = fmt::format("the rendezvous lists {} ranks, expected {}", cards.size(),
-                                        ranks)};
+    return Error{
+        .code = Code::kProtocol,
+        .message = fmt::format("the rendezvous lists {} ranks, expected {}", cards.size(), ranks)};
   }
   return cards;
 }

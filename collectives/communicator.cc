@@ -10,13 +10,21 @@ Communicator::Communicator(std::unique_ptr<Group> group) : group_(std::move(grou
 
 Communicator::~Communicator() = default;
 
-int Communicator::rank() const { return static_cast<int>(group_->channel().rank); }
+int Communicator::rank() const {
+  return static_cast<int>(group_->channel().rank);
+}
 
-int Communicator::size() const { return static_cast<int>(group_->channel().ranks()); }
+int Communicator::size() const {
+  return static_cast<int>(group_->channel().ranks());
+}
 
-std::string_view Communicator::name() const { return group_->channel().name; }
+std::string_view Communicator::name() const {
+  return group_->channel().name;
+}
 
-std::span<const int> Communicator::world_ranks() const { return group_->channel().world_ranks; }
+std::span<const int> Communicator::world_ranks() const {
+  return group_->channel().world_ranks;
+}
 
 Status Communicator::run(const Call& call, const CallOptions& options) {
   return group_->run(call, options);
@@ -48,10 +56,16 @@ std::uint64_t Communicator::sequence() const {
   return group_->channel().issued.load(std::memory_order_relaxed);
 }
 
-void Communicator::abort(std::string_view reason) { group_->abort(reason); }
+void Communicator::abort(std::string_view reason) {
+  group_->abort(reason);
+}
 
-std::shared_ptr<const Error> Communicator::failure() const { return group_->failure(); }
+std::shared_ptr<const Error> Communicator::failure() const {
+  return group_->failure();
+}
 
-std::string Communicator::algorithm_of(const Call& call) { return group_->algorithm_of(call); }
+std::string Communicator::algorithm_of(const Call& call) {
+  return group_->algorithm_of(call);
+}
 
 }  // namespace isthmus

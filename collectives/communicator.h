@@ -21,10 +21,11 @@ class Group;
 
 // A group of ranks and the operations on it: all_reduce(buffer, op) and its kin.
 //
-// Every rank of the group calls the same operations in the same order with the same dtype, reduction
-// and count. A disagreement is refused on all ranks, before data moves, and the group stays usable;
-// the death of a rank, a time-out or abort() ends the group: later calls fail at once with the cause.
-// Errors name rank, operation, sequence number, what was expected and who is to blame.
+// Every rank of the group calls the same operations in the same order with the same dtype,
+// reduction and count. A disagreement is refused on all ranks, before data moves, and the group
+// stays usable; the death of a rank, a time-out or abort() ends the group: later calls fail at once
+// with the cause. Errors name rank, operation, sequence number, what was expected and who is to
+// blame.
 //
 // Synchronous calls (run, all_reduce, ...) run on the caller's thread and return when the output is
 // complete. start() returns a Work; buffers stay untouched until it is done.
@@ -70,8 +71,8 @@ class ISTHMUS_API Communicator {
                options);
   }
 
-  // Point to point, in bytes: the n-th send with a tag to a rank meets the n-th receive with that tag
-  // from this rank, whatever the order of posting. Sizes must agree, else both ranks fail.
+  // Point to point, in bytes: the n-th send with a tag to a rank meets the n-th receive with that
+  // tag from this rank, whatever the order of posting. Sizes must agree, else both ranks fail.
   Result<WorkRef> start_send(const void* data, std::size_t bytes, int peer, std::uint32_t tag,
                              const CallOptions& options = {});
   Result<WorkRef> start_recv(void* data, std::size_t bytes, int peer, std::uint32_t tag,
@@ -84,8 +85,8 @@ class ISTHMUS_API Communicator {
   // Collectives issued so far on this rank (point to point is not counted).
   std::uint64_t sequence() const;
 
-  // Ends every running and later operation of this group on this rank with `reason`, tells the peers,
-  // waits for nobody. Idempotent.
+  // Ends every running and later operation of this group on this rank with `reason`, tells the
+  // peers, waits for nobody. Idempotent.
   void abort(std::string_view reason);
 
   // The error that ended the group; null while it is usable.

@@ -13,7 +13,9 @@
 namespace isthmus {
 namespace {
 
-bool reduces(OpKind op) { return op == OpKind::kAllReduce || op == OpKind::kReduceScatter; }
+bool reduces(OpKind op) {
+  return op == OpKind::kAllReduce || op == OpKind::kReduceScatter;
+}
 
 std::uint64_t plan_key(const Call& call, std::size_t bytes) {
   // All sizes of a class run the same schedule.
@@ -33,8 +35,9 @@ std::uint32_t signature_of(const Call& call) {
 
 Error forked_error() {
   return Error{.code = Code::kUnsupported,
-               .message = "this process was forked from one that uses isthmus: its groups belong to "
-                          "the parent; start processes with spawn, or initialise after the fork"};
+               .message =
+                   "this process was forked from one that uses isthmus: its groups belong to "
+                   "the parent; start processes with spawn, or initialise after the fork"};
 }
 
 }  // namespace
@@ -59,14 +62,15 @@ Status Group::check(const Call& call) const {
                                         op_kind_name(call.op), channel_.name, why)};
   };
   if (call.root >= channel_.ranks()) {
-    return refuse(fmt::format("root {} is not a rank of a group of {}", call.root, channel_.ranks()));
+    return refuse(
+        fmt::format("root {} is not a rank of a group of {}", call.root, channel_.ranks()));
   }
   if (reduces(call.op) && call.dtype == DType::kByte) {
-    return refuse(fmt::format("{} of {} has no kernel", red_op_name(call.red_op),
-                              dtype_name(call.dtype)));
+    return refuse(
+        fmt::format("{} of {} has no kernel", red_op_name(call.red_op), dtype_name(call.dtype)));
   }
-  if (call.count > std::numeric_limits<std::size_t>::max() / (dtype_bytes(call.dtype) *
-                                                              channel_.ranks())) {
+  if (call.count >
+      std::numeric_limits<std::size_t>::max() / (dtype_bytes(call.dtype) * channel_.ranks())) {
     return refuse(fmt::format("{} elements overflow the address space", call.count));
   }
   if (call.count != 0 && (call.output == nullptr || call.input == nullptr)) {
@@ -87,8 +91,7 @@ Status Group::run_alone(const Call& call) const {
 Result<std::shared_ptr<const Plan>> Group::build_plan(const Call& call, std::size_t bytes) const {
   const bool half = call.dtype == DType::kFloat16 || call.dtype == DType::kBFloat16;
   const Payload payload{.bytes = bytes, .rounds = half && reduces(call.op)};
-  ISTHMUS_ASSIGN(const Choice choice,
-                 select_algorithm(topology_, call.op, payload, env().ALGO));
+  ISTHMUS_ASSIGN(const Choice choice, select_algorithm(topology_, call.op, payload, env().ALGO));
   ISTHMUS_ASSIGN(Schedule schedule, choice.algorithm->build({.topology = topology_,
                                                              .rank = channel_.rank,
                                                              .root = call.root,
@@ -96,8 +99,7 @@ Result<std::shared_ptr<const Plan>> Group::build_plan(const Call& call, std::siz
   auto plan = std::make_shared<Plan>();
   plan->schedule = std::move(schedule);
   plan->reduce = reduces(call.op) ? reduce_kernel(call.dtype, call.red_op) : nullptr;
-  plan->divisor =
-      call.red_op == RedOp::kAvg ? static_cast<std::int32_t>(channel_.ranks()) : 1;
+  plan->divisor = call.red_op == RedOp::kAvg ? static_cast<std::int32_t>(channel_.ranks()) : 1;
   return std::shared_ptr<const Plan>(std::move(plan));
 }
 
@@ -150,7 +152,8 @@ Status Group::run(const Call& call, const CallOptions& options) {
   ISTHMUS_ASSIGN(run.plan, find_plan(call, bytes));
   run.channel = &channel_;
   bind(call, bytes, options, &run);
-  // A synchronous run borrows its plan from the cache: other threads may use the cache while it waits.
+  // A synchronous run borrows its plan from the cache: other threads may use the cache while it
+  // waits.
   ++run.plan->borrowed;
   Status status = engine_.execute(run);
   --run.plan->borrowed;
@@ -191,12 +194,13 @@ Result<WorkRef> Group::start_transfer(const void* data, void* into, std::size_t 
   }
   if (peer < 0 || static_cast<std::uint32_t>(peer) >= channel_.ranks() ||
       static_cast<std::uint32_t>(peer) == channel_.rank) {
-    return Error{.code = Code::kInvalidArgument,
-                 .culprit = channel_.world_rank(),
-                 .message = fmt::format("rank {}: {} names rank {}, expected another rank of the {} in "
-                                        "group '{}'",
-                                        channel_.world_rank(), is_recv ? "recv" : "send", peer,
-                                        channel_.ranks(), channel_.name)};
+    return Error{
+        .code = Code::kInvalidArgument,
+        .culprit = channel_.world_rank(),
+        .message = fmt::format("rank {}: {} names rank {}, expected another rank of the {} in "
+                               "group '{}'",
+                               channel_.world_rank(), is_recv ? "recv" : "send", peer,
+                               channel_.ranks(), channel_.name)};
   }
   auto transfer = std::make_unique<Engine::Transfer>();
   auto work = std::make_shared<Work>(&engine_);

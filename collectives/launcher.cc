@@ -61,8 +61,9 @@ Result<WorldOptions> options_from_launcher() {
     return options;
   }
   return Error{.code = Code::kInvalidArgument,
-               .message = "no launcher found: start with torchrun, mpirun or srun, or set RANK, "
-                          "WORLD_SIZE, MASTER_ADDR and MASTER_PORT"};
+               .message =
+                   "no launcher found: start with torchrun, mpirun or srun, or set RANK, "
+                   "WORLD_SIZE, MASTER_ADDR and MASTER_PORT"};
 }
 
 Result<std::unique_ptr<World>> World::from_launcher() {
@@ -73,19 +74,20 @@ Result<std::unique_ptr<World>> World::from_launcher() {
   const auto [end, failure] =
       std::from_chars(port_text.data(), port_text.data() + port_text.size(), port);
   if (options.size > 1 && (host.empty() || failure != std::errc() || port == 0)) {
-    return Error{.code = Code::kInvalidArgument,
-                 .message = fmt::format("MASTER_ADDR='{}' and MASTER_PORT='{}': expected a host that "
-                                        "all ranks reach and a free port of rank 0",
-                                        host, port_text)};
+    return Error{
+        .code = Code::kInvalidArgument,
+        .message = fmt::format("MASTER_ADDR='{}' and MASTER_PORT='{}': expected a host that "
+                               "all ranks reach and a free port of rank 0",
+                               host, port_text)};
   }
   if (options.size == 1) {
     MemoryStore alone;
     return create(options, alone);
   }
   const Deadline deadline = Deadline::after_ms(env().CONNECT_TIMEOUT_S * 1000);
-  ISTHMUS_ASSIGN(std::unique_ptr<TcpStore> store,
-                 options.rank == 0 ? TcpStore::serve(host, port, deadline)
-                                   : TcpStore::connect(host, port, deadline));
+  ISTHMUS_ASSIGN(std::unique_ptr<TcpStore> store, options.rank == 0
+                                                      ? TcpStore::serve(host, port, deadline)
+                                                      : TcpStore::connect(host, port, deadline));
   ISTHMUS_ASSIGN(std::unique_ptr<World> world, create(options, *store));
   // Others may still read the table: rank 0 serves it as long as the world lives.
   world->keep(std::shared_ptr<void>(std::move(store)));

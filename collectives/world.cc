@@ -1,8 +1,5 @@
 #include "collectives/world.h"
 
-#include <sched.h>
-#include <sys/random.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -10,6 +7,8 @@
 #include <mutex>
 
 #include <fmt/format.h>
+#include <sched.h>
+#include <sys/random.h>
 
 #include "base/env.h"
 #include "base/fork.h"
@@ -37,7 +36,8 @@ std::bitset<kProcessorsMax> own_processors() {
   return out;
 }
 
-// Ranks of this machine (whatever their containers) against the processors that they may use together.
+// Ranks of this machine (whatever their containers) against the processors that they may use
+// together.
 bool ranks_outnumber_cores(const std::vector<RankCard>& cards, const RankCard& mine) {
   std::bitset<kProcessorsMax> together;
   std::size_t ranks = 0;
@@ -184,8 +184,8 @@ Status World::Impl::start(const WorldOptions& given, Rendezvous& store) {
   const Engine::Options engine_options{.world_rank = options.rank,
                                        .crowded = ranks_outnumber_cores(cards_, mine),
                                        .spin_ns = env().SPIN_US * 1000};
-  engine_ = std::make_unique<Engine>(engine_options, node_.get(),
-                                     std::vector<Transport*>{tcp_.get()});
+  engine_ =
+      std::make_unique<Engine>(engine_options, node_.get(), std::vector<Transport*>{tcp_.get()});
   std::vector<int> all(static_cast<std::size_t>(options.size));
   for (int rank = 0; rank < options.size; ++rank) {
     all[static_cast<std::size_t>(rank)] = rank;
@@ -223,8 +223,8 @@ Status World::Impl::join_shared(std::span<const int> members, std::string_view n
     channel.peers.push_back(peer);
   }
   channel.seen_failures.assign(channel.peers.size(), 0);
-  ISTHMUS_ASSIGN(channel.own, node_->own().join_group(channel.key, name, channel.rank,
-                                                      channel.ranks()));
+  ISTHMUS_ASSIGN(channel.own,
+                 node_->own().join_group(channel.key, name, channel.rank, channel.ranks()));
   return {};
 }
 
@@ -249,9 +249,9 @@ Result<std::unique_ptr<Communicator>> World::Impl::make_group(std::span<const in
   const std::lock_guard<std::mutex> lock(groups_mutex_);
   // A group of the same name and members may be made again: members count alike.
   key = hash_combine(key, instances_[key]++);
-  auto group = std::make_unique<Group>(
-      *engine_, std::move(topology),
-      keep ? std::static_pointer_cast<void>(shared_from_this()) : nullptr);
+  auto group =
+      std::make_unique<Group>(*engine_, std::move(topology),
+                              keep ? std::static_pointer_cast<void>(shared_from_this()) : nullptr);
   Channel& channel = group->channel();
   channel.key = key == 0 ? 1 : key;
   channel.name = name;
@@ -280,7 +280,9 @@ void World::Impl::shut_down(std::string_view reason) {
 
 World::World(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-World::~World() { impl_->shut_down("the world was destroyed"); }
+World::~World() {
+  impl_->shut_down("the world was destroyed");
+}
 
 Result<std::unique_ptr<World>> World::create(const WorldOptions& options, Rendezvous& store) {
   if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
@@ -293,13 +295,21 @@ Result<std::unique_ptr<World>> World::create(const WorldOptions& options, Rendez
   return std::unique_ptr<World>(new World(std::move(impl)));
 }
 
-void World::keep(std::shared_ptr<void> object) { impl_->kept = std::move(object); }
+void World::keep(std::shared_ptr<void> object) {
+  impl_->kept = std::move(object);
+}
 
-int World::rank() const { return impl_->options.rank; }
+int World::rank() const {
+  return impl_->options.rank;
+}
 
-int World::size() const { return impl_->options.size; }
+int World::size() const {
+  return impl_->options.size;
+}
 
-Communicator& World::communicator() { return *impl_->world_group; }
+Communicator& World::communicator() {
+  return *impl_->world_group;
+}
 
 Result<std::unique_ptr<Communicator>> World::new_group(std::span<const int> world_ranks,
                                                        std::string_view name,
@@ -307,8 +317,12 @@ Result<std::unique_ptr<Communicator>> World::new_group(std::span<const int> worl
   return impl_->make_group(world_ranks, name, timeout_ms, true);
 }
 
-void World::shutdown(std::string_view reason) { impl_->shut_down(reason); }
+void World::shutdown(std::string_view reason) {
+  impl_->shut_down(reason);
+}
 
-void World::set_lane_hook(LaneHook hook) { Lanes::set_hook(std::move(hook)); }
+void World::set_lane_hook(LaneHook hook) {
+  Lanes::set_hook(std::move(hook));
+}
 
 }  // namespace isthmus

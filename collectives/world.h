@@ -17,12 +17,14 @@ namespace isthmus {
 struct WorldOptions {
   int rank = 0;
   int size = 1;
-  std::string incarnation;  // in every rendezvous key: restart count and a nonce that all ranks share
+  std::string
+      incarnation;  // in every rendezvous key: restart count and a nonce that all ranks share
   std::int64_t timeout_ms = -1;  // default limit of operations; -1: ISTHMUS_TIMEOUT_S
   std::string node_id;           // as ISTHMUS_NODE_ID, for ranks as threads; empty: that variable
 };
 
-// RANK, WORLD_SIZE, LOCAL_WORLD_SIZE or the variables of Open MPI (OMPI_COMM_WORLD_*), PMI and Slurm.
+// RANK, WORLD_SIZE, LOCAL_WORLD_SIZE or the variables of Open MPI (OMPI_COMM_WORLD_*), PMI and
+// Slurm.
 ISTHMUS_API Result<WorldOptions> options_from_launcher();
 
 // One process's (or one thread's, in tests) membership in a job: its engine, transports and
@@ -49,18 +51,19 @@ class ISTHMUS_API World {
   // The group of all ranks; lives as long as the world. Groups from new_group() may outlive it.
   Communicator& communicator();
 
-  // A group of some ranks, made by its members only; no store, no traffic with others. `name` must be
-  // the same on all members and differ between groups that are alive at once with equal members.
+  // A group of some ranks, made by its members only; no store, no traffic with others. `name` must
+  // be the same on all members and differ between groups that are alive at once with equal members.
   // timeout_ms -1: the world's.
   Result<std::unique_ptr<Communicator>> new_group(std::span<const int> world_ranks,
                                                   std::string_view name,
                                                   std::int64_t timeout_ms = -1);
 
-  // Ends every operation of every group with `reason` and says goodbye; waits for no peer. Idempotent.
+  // Ends every operation of every group with `reason` and says goodbye; waits for no peer.
+  // Idempotent.
   void shutdown(std::string_view reason);
 
-  // Callbacks asked for with Work::on_done() run on lane threads; this hook wraps each lane thread's
-  // life (Python needs it). Set before the first asynchronous operation.
+  // Callbacks asked for with Work::on_done() run on lane threads; this hook wraps each lane
+  // thread's life (Python needs it). Set before the first asynchronous operation.
   using LaneHook = std::function<void(const std::function<void()>& body)>;
   static void set_lane_hook(LaneHook hook);
 

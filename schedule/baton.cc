@@ -28,6 +28,8 @@ void Baton::acquire_slow() {
   contenders_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void Baton::release_slow() { futex_wake_one(state_); }
+void Baton::release_slow() {
+  futex_wake_one(state_);
+}
 
 }  // namespace isthmus

@@ -5,9 +5,9 @@
 
 namespace isthmus {
 
-// The right to drive an engine (design: "token"): a lock whose uncontended cost is one exchange, and whose waiters spin
-// briefly, then sleep on a futex for at most a millisecond at a time. Not recursive.
-// Thread rule: any thread.
+// The right to drive an engine (design: "token"): a lock whose uncontended cost is one exchange,
+// and whose waiters spin briefly, then sleep on a futex for at most a millisecond at a time. Not
+// recursive. Thread rule: any thread.
 class Baton {
  public:
   bool try_acquire() {

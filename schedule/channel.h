@@ -16,17 +16,17 @@
 
 namespace isthmus {
 
-// Operations of one channel that may be active at once: those of a rank that has not finished n must
-// not reuse the announcement line of n - kAnnounceRing.
+// Operations of one channel that may be active at once: those of a rank that has not finished n
+// must not reuse the announcement line of n - kAnnounceRing.
 inline constexpr std::uint32_t kActiveMax = kAnnounceRing;
 
-// A group of ranks as the engine sees it: who is in it, how each is reached, sequence numbers and the
-// failure that ended it. Filled by collectives/, used under the engine's token.
+// A group of ranks as the engine sees it: who is in it, how each is reached, sequence numbers and
+// the failure that ended it. Filled by collectives/, used under the engine's token.
 struct Channel {
   std::uint64_t key = 0;  // of the group, equal on all members
   std::string name;
   std::uint32_t rank = 0;
-  std::uint32_t local = 0;  // index of this rank in `peers`
+  std::uint32_t local = 0;                 // index of this rank in `peers`
   std::vector<int> world_ranks;            // by group rank
   std::vector<std::uint32_t> local_ranks;  // group rank of each local index
   std::vector<MappedPeer> peers;           // by local index, this rank included
@@ -56,7 +56,8 @@ struct Channel {
 
   std::deque<Refusal> refused;  // at most kActiveMax, oldest dropped
 
-  // What another rank last said it waits for, by its group rank: to tell the guilty from the waiting.
+  // What another rank last said it waits for, by its group rank: to tell the guilty from the
+  // waiting.
   struct Waiting {
     std::uint32_t sequence = 0;
     std::int32_t waits_for = -1;  // world rank

@@ -11,9 +11,13 @@ namespace {
 
 constexpr int kHopsMax = 64;  // of a chain of ranks that wait for one another
 
-bool has_buffers(OpKind kind) { return kind != OpKind::kBarrier; }
+bool has_buffers(OpKind kind) {
+  return kind != OpKind::kBarrier;
+}
 
-bool reduces(OpKind kind) { return kind == OpKind::kAllReduce || kind == OpKind::kReduceScatter; }
+bool reduces(OpKind kind) {
+  return kind == OpKind::kAllReduce || kind == OpKind::kReduceScatter;
+}
 
 void add_unique(std::vector<int>* ranks, int rank) {
   if (std::find(ranks->begin(), ranks->end(), rank) == ranks->end()) {
@@ -61,7 +65,8 @@ std::string describe_call(std::uint32_t sequence, const OperationInfo& info) {
   return text;
 }
 
-std::string describe_run(const Channel& channel, std::uint32_t sequence, const OperationInfo& info) {
+std::string describe_run(const Channel& channel, std::uint32_t sequence,
+                         const OperationInfo& info) {
   return fmt::format("rank {}: {} in group '{}'", channel.world_rank(),
                      describe_call(sequence, info), channel.name);
 }
@@ -105,10 +110,10 @@ Wait find_wait(const Run& run) {
   const Channel& channel = *run.channel;
   if (run.state == Run::State::kPending) {
     for (const MappedPeer& peer : channel.peers) {
-      const bool behind = peer.block == nullptr ||
-                          static_cast<std::int32_t>(
-                              peer.block->state.finished.load(std::memory_order_acquire) +
-                              kAnnounceRing - run.sequence) < 0;
+      const bool behind =
+          peer.block == nullptr ||
+          static_cast<std::int32_t>(peer.block->state.finished.load(std::memory_order_acquire) +
+                                    kAnnounceRing - run.sequence) < 0;
       if (behind && peer.world_rank != channel.world_rank()) {
         wait.world_ranks.push_back(peer.world_rank);
       }
@@ -175,23 +180,23 @@ Error mismatch_between(const Channel& channel, std::uint32_t sequence,
     groups[describe_call(sequence, side.info)].push_back(side.world_rank);
   }
   std::vector<std::pair<std::string, std::vector<int>>> ordered(groups.begin(), groups.end());
-  std::stable_sort(ordered.begin(), ordered.end(), [](const auto& a, const auto& b) {
-    return a.second.size() < b.second.size();
-  });
+  std::stable_sort(ordered.begin(), ordered.end(),
+                   [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
   std::string text;
   for (const auto& [call, ranks] : ordered) {
     text += fmt::format("{}{} called {}", text.empty() ? "" : ", ", describe_ranks(ranks), call);
   }
   const bool minority = ordered.front().second.size() < ordered.back().second.size();
-  return Error{.code = Code::kMismatch,
-               .culprit = minority ? ordered.front().second.front() : -1,
-               .message = fmt::format(
-                   "rank {}: operation #{} in group '{}' was refused before data moved: {}{}; every "
-                   "rank must make the same calls in the same order with equal dtype, reduction and "
-                   "count (the group stays usable)",
-                   channel.world_rank(), sequence, channel.name,
-                   minority ? fmt::format("{} differs: ", describe_ranks(ordered.front().second)) : "",
-                   text)};
+  return Error{
+      .code = Code::kMismatch,
+      .culprit = minority ? ordered.front().second.front() : -1,
+      .message = fmt::format(
+          "rank {}: operation #{} in group '{}' was refused before data moved: {}{}; every "
+          "rank must make the same calls in the same order with equal dtype, reduction and "
+          "count (the group stays usable)",
+          channel.world_rank(), sequence, channel.name,
+          minority ? fmt::format("{} differs: ", describe_ranks(ordered.front().second)) : "",
+          text)};
 }
 
 bool gather_sides(const Run& run, std::vector<Side>* sides) {

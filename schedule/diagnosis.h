@@ -41,8 +41,8 @@ struct Wait {
 
 Wait find_wait(const Run& run);
 
-// Follows "waits for" from a suspect to the rank that waits for nobody. World ranks; -1 when the chain
-// comes back to this rank.
+// Follows "waits for" from a suspect to the rank that waits for nobody. World ranks; -1 when the
+// chain comes back to this rank.
 int find_guilty(const Channel& channel, int suspect, std::uint32_t sequence);
 
 // Both sides of a mismatch. `infos` by world rank; the odd ranks are the minority.

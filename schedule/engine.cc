@@ -11,15 +11,17 @@
 namespace isthmus {
 namespace {
 
-// Looks of a lone synchronous run at its peers before the general loop takes over. Crowded ranks look
-// less: the peer may need this core.
+// Looks of a lone synchronous run at its peers before the general loop takes over. Crowded ranks
+// look less: the peer may need this core.
 constexpr int kLooksAlone = 4000;
 constexpr int kLooksCrowded = 4;
 
 // An idle pass polls transports this rarely when no run uses them: only notices can arrive then.
 constexpr std::uint32_t kIdlePollMask = 255;
 
-bool sends_messages(const Schedule& schedule) { return !schedule.in_order; }
+bool sends_messages(const Schedule& schedule) {
+  return !schedule.in_order;
+}
 
 }  // namespace
 
@@ -167,11 +169,13 @@ Status Engine::wait(Work& work, Deadline deadline, const std::function<bool()>& 
       continue;
     }
     idle(state);
-    if (state.since_ns == 0 || state.checked_ns < std::min(asked_ns + kAskEveryNs, deadline.at_ns())) {
+    if (state.since_ns == 0 ||
+        state.checked_ns < std::min(asked_ns + kAskEveryNs, deadline.at_ns())) {
       continue;
     }
     if (deadline.passed(state.checked_ns)) {
-      gave_up = Error{.code = Code::kTimeout, .message = "the wait timed out; the operation goes on"};
+      gave_up =
+          Error{.code = Code::kTimeout, .message = "the wait timed out; the operation goes on"};
     } else if (keep_waiting) {
       asked_ns = state.checked_ns;
       baton_.release();

@@ -13,10 +13,10 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/result.h"
+#include "schedule/baton.h"
 #include "schedule/channel.h"
 #include "schedule/lanes.h"
 #include "schedule/run.h"
-#include "schedule/baton.h"
 #include "schedule/work.h"
 #include "transport/endpoint.h"
 #include "transport/shm/shm_node.h"
@@ -24,12 +24,13 @@
 namespace isthmus {
 
 // Runs schedules over transports and kernels: one per world. Poll-based; the thread that holds the
-// baton drives every active run of every group, others wait their turn and inherit it. A synchronous
-// run is driven by its caller; asynchronous ones also by a driver thread, started with the first.
+// baton drives every active run of every group, others wait their turn and inherit it. A
+// synchronous run is driven by its caller; asynchronous ones also by a driver thread, started with
+// the first.
 //
-// Waiting is bounded: spin (only when ranks do not outnumber cores), yield, then sleep in poll() on the
-// bell, the transports and the peers' pidfds, at most kSleepMaxMs at a time. Every run has a deadline.
-// Thread rule: public functions from any thread; private ones under the baton.
+// Waiting is bounded: spin (only when ranks do not outnumber cores), yield, then sleep in poll() on
+// the bell, the transports and the peers' pidfds, at most kSleepMaxMs at a time. Every run has a
+// deadline. Thread rule: public functions from any thread; private ones under the baton.
 class Engine {
  public:
   struct Options {
@@ -98,8 +99,8 @@ class Engine {
     std::vector<Channel::Retired> retired;
   };
 
-  // A rank of another node that was lost sight of. It may only have fallen with another: the first cause
-  // gets a moment to be heard before this rank is named.
+  // A rank of another node that was lost sight of. It may only have fallen with another: the first
+  // cause gets a moment to be heard before this rank is named.
   struct Suspect {
     int world_rank = -1;
     Channel* channel = nullptr;  // the only one concerned, null: all
@@ -185,24 +186,24 @@ class Engine {
   Baton baton_;
   Lanes lanes_;
   std::vector<Channel*> channels_;
-  std::vector<Run*> runs_;                      // begun and not done, of all channels
-  std::vector<Channel*> blocked_;               // channels with pending runs
-  std::vector<std::unique_ptr<Run>> owned_;     // asynchronous runs, until done
-  std::vector<std::unique_ptr<Run>> graveyard_; // done, freed by the next pass
+  std::vector<Run*> runs_;                       // begun and not done, of all channels
+  std::vector<Channel*> blocked_;                // channels with pending runs
+  std::vector<std::unique_ptr<Run>> owned_;      // asynchronous runs, until done
+  std::vector<std::unique_ptr<Run>> graveyard_;  // done, freed by the next pass
   std::vector<std::unique_ptr<Transfer>> transfers_;
   std::vector<std::unique_ptr<Transfer>> transfer_graveyard_;
   std::vector<Left> left_;
   std::vector<Suspect> suspects_;
-  std::vector<int> dead_;                       // world ranks
+  std::vector<int> dead_;  // world ranks
   Events events_;
-  std::uint32_t passes_ = 0;                    // of progress(), to poll idle transports rarely
-  std::size_t messaging_ = 0;                   // runs and transfers that use transports
-  Fd sleeper_;                                  // epoll over bell, transports and pidfds
-  std::shared_ptr<const Error> over_;           // set by shutdown()
-  std::atomic<std::uint32_t> outstanding_{0};   // asynchronous works not done
-  std::atomic<std::uint32_t> callers_{0};       // threads that drive inline now
+  std::uint32_t passes_ = 0;                   // of progress(), to poll idle transports rarely
+  std::size_t messaging_ = 0;                  // runs and transfers that use transports
+  Fd sleeper_;                                 // epoll over bell, transports and pidfds
+  std::shared_ptr<const Error> over_;          // set by shutdown()
+  std::atomic<std::uint32_t> outstanding_{0};  // asynchronous works not done
+  std::atomic<std::uint32_t> callers_{0};      // threads that drive inline now
   std::atomic<bool> stop_{false};
-  std::atomic<std::uint32_t> driver_bell_{0};   // futex the driver parks on
+  std::atomic<std::uint32_t> driver_bell_{0};  // futex the driver parks on
   std::once_flag driver_once_;
   std::thread driver_;
 };

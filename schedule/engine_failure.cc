@@ -123,15 +123,13 @@ void Engine::suspect(int world_rank, Channel* channel, const Error& error) {
   });
   // Ranks of this node are judged by their pidfd, not by their sockets.
   if (!known && !node_->has(world_rank)) {
-    suspects_.push_back({.world_rank = world_rank,
-                         .channel = channel,
-                         .since_ns = monotonic_ns(),
-                         .error = error});
+    suspects_.push_back(
+        {.world_rank = world_rank, .channel = channel, .since_ns = monotonic_ns(), .error = error});
   }
 }
 
-// True when a failure of a message means that its peer is lost: a suspect then, and the run waits for
-// the verdict.
+// True when a failure of a message means that its peer is lost: a suspect then, and the run waits
+// for the verdict.
 bool Engine::lost(Channel& channel, std::uint32_t peer, Code code) {
   const int world_rank = channel.world_ranks[peer];
   if (code == Code::kPeerDead) {
@@ -231,11 +229,11 @@ void Engine::check_records(Channel& channel) {
     }
     channel.seen_failures[i] = state;
     const auto kind = static_cast<Notice::Kind>(state & 0xff);
-    const Error error{.code = static_cast<Code>(block->failure.code),
-                      .culprit = block->failure.culprit,
-                      .message = std::string(block->failure.text.data(),
-                                             ::strnlen(block->failure.text.data(),
-                                                       block->failure.text.size()))};
+    const Error error{
+        .code = static_cast<Code>(block->failure.code),
+        .culprit = block->failure.culprit,
+        .message = std::string(block->failure.text.data(),
+                               ::strnlen(block->failure.text.data(), block->failure.text.size()))};
     if (kind == Notice::Kind::kRefused) {
       refuse(channel, static_cast<std::uint32_t>(state >> 8), error);
     } else {
@@ -259,8 +257,8 @@ void Engine::note_waiting(Run& run, std::int64_t now_ns) {
   state.phase.store(kPhaseWaiting, std::memory_order_release);
   run.noted = true;
   const std::int64_t half = run.timeout_ms * 500'000;
-  const bool late = run.deadline_ns != Deadline::kNever &&
-                    now_ns >= run.deadline_ns - half && first >= 0;
+  const bool late =
+      run.deadline_ns != Deadline::kNever && now_ns >= run.deadline_ns - half && first >= 0;
   if (!run.told && late) {
     run.told = true;
     tell_waiting(run, first);
@@ -301,20 +299,19 @@ void Engine::time_out(Run& run, std::int64_t now_ns) {
   if (guilty.size() == 1 && process_stopped(node_->pid_of(guilty.front()))) {
     state = " (its process is stopped)";
   }
-  const std::string who =
-      guilty.empty() ? std::string("a peer") : describe_ranks(guilty) + state;
-  const std::string where =
-      run.state == Run::State::kActive
-          ? fmt::format(" at step {} ({})", wait.step,
-                        describe(run.plan->schedule.steps[wait.step]))
-          : std::string(" before its first step");
-  fail_channel(channel,
-               Error{.code = Code::kTimeout,
-                     .culprit = guilty.empty() ? -1 : guilty.front(),
-                     .message = fmt::format("timed out after {} ms waiting for {}{}; operation #{} of "
-                                            "the group",
-                                            run.timeout_ms, who, where, run.sequence)},
-               true);
+  const std::string who = guilty.empty() ? std::string("a peer") : describe_ranks(guilty) + state;
+  const std::string where = run.state == Run::State::kActive
+                                ? fmt::format(" at step {} ({})", wait.step,
+                                              describe(run.plan->schedule.steps[wait.step]))
+                                : std::string(" before its first step");
+  fail_channel(
+      channel,
+      Error{.code = Code::kTimeout,
+            .culprit = guilty.empty() ? -1 : guilty.front(),
+            .message = fmt::format("timed out after {} ms waiting for {}{}; operation #{} of "
+                                   "the group",
+                                   run.timeout_ms, who, where, run.sequence)},
+      true);
 }
 
 void Engine::check_run(Run& run, std::int64_t now_ns) {
@@ -351,8 +348,8 @@ void Engine::check_run(Run& run, std::int64_t now_ns) {
 
 // The slow look at everything that can go wrong. Called about every millisecond of waiting.
 void Engine::check(std::int64_t now_ns) {
-  // Failing a channel removes its runs: walk copies. What ranks recorded before they died comes first:
-  // it names the first cause.
+  // Failing a channel removes its runs: walk copies. What ranks recorded before they died comes
+  // first: it names the first cause.
   const std::vector<Channel*> channels = channels_;
   for (Channel* channel : channels) {
     check_records(*channel);

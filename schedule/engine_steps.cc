@@ -75,7 +75,8 @@ std::byte* Engine::locate(Run& run, const Place& place) const {
     case Space::kNone:
       return nullptr;
     default:
-      return mapped(run, place.space, place.local) + std::size_t{place.at} * run.geometry.unit_bytes();
+      return mapped(run, place.space, place.local) +
+             std::size_t{place.at} * run.geometry.unit_bytes();
   }
 }
 
@@ -109,9 +110,8 @@ std::uint32_t Engine::operands(Run& run, const Step& step, std::byte* dst,
   }
   const std::size_t offset = step.src.at * unit;
   for (std::uint32_t i = step.src.local; i < step.src.local + step.count; ++i) {
-    sources[count++] = step.own_input && i == run.channel->local
-                           ? own
-                           : mapped(run, step.src.space, i) + offset;
+    sources[count++] =
+        step.own_input && i == run.channel->local ? own : mapped(run, step.src.space, i) + offset;
   }
   return count;
 }
@@ -192,8 +192,8 @@ bool Engine::await(Run& run, const Step& step) {
     if (i == channel.local) {
       continue;
     }
-    const std::uint64_t value =
-        channel.peers[i].block->progress[ring][step.line - 1U].value.load(std::memory_order_acquire);
+    const std::uint64_t value = channel.peers[i].block->progress[ring][step.line - 1U].value.load(
+        std::memory_order_acquire);
     if (value >> 32 != run.sequence || static_cast<std::uint32_t>(value) < step.value) {
       run.await_from = i;
       return false;

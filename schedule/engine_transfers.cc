@@ -28,8 +28,7 @@ Status Engine::start_transfer(std::unique_ptr<Transfer> transfer) {
     const BatonGuard guard(baton_);
     Channel& channel = *transfer->channel;
     ISTHMUS_TRY(admit(channel));
-    transfer->deadline_ns =
-        Deadline::after_ms(transfer->timeout_ms).at_ns();
+    transfer->deadline_ns = Deadline::after_ms(transfer->timeout_ms).at_ns();
     transfer->work->set_identity(0, channel.key, Lanes::current_depth());
     lanes_.issued(transfer->work);
     outstanding_.fetch_add(1, std::memory_order_relaxed);
@@ -106,9 +105,8 @@ void Engine::time_out_transfer(Transfer& transfer) {
 }
 
 void Engine::handle(const Completion& completion) {
-  const Error failure{.code = completion.code,
-                      .culprit = -1,
-                      .message = std::string(code_name(completion.code))};
+  const Error failure{
+      .code = completion.code, .culprit = -1, .message = std::string(code_name(completion.code))};
   if (completion.token.step == kTransferStep) {
     Transfer& transfer = *static_cast<Transfer*>(completion.token.owner);
     if (transfer.done) {
@@ -143,11 +141,10 @@ void Engine::handle(const Completion& completion) {
       completion.is_recv && completion.peer_info.signature != run.info.signature;
   if ((completion.failed && completion.code == Code::kMismatch) ||
       (!completion.failed && other_operation)) {
-    const Error error =
-        mismatch_between(channel, run.sequence,
-                         {{.world_rank = channel.world_rank(), .info = run.info},
-                          {.world_rank = channel.world_ranks[step.peer],
-                           .info = completion.peer_info}});
+    const Error error = mismatch_between(
+        channel, run.sequence,
+        {{.world_rank = channel.world_rank(), .info = run.info},
+         {.world_rank = channel.world_ranks[step.peer], .info = completion.peer_info}});
     tell(channel, run.sequence, Notice::Kind::kRefused, error);
     fail(run, error);
     return;

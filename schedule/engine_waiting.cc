@@ -1,12 +1,12 @@
 // How the engine waits: spin, yield, sleep; and the driver thread.
 
+#include <array>
+#include <cerrno>
+
 #include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <unistd.h>
-
-#include <array>
-#include <cerrno>
 
 #include "base/futex.h"
 #include "base/log.h"
@@ -87,8 +87,8 @@ Status Engine::open_sleeper() {
   return {};
 }
 
-// Sleeps until somebody rings, a transport has something, a peer dies, or kSleepMs has passed. Without
-// the token.
+// Sleeps until somebody rings, a transport has something, a peer dies, or kSleepMs has passed.
+// Without the token.
 void Engine::sleep() {
   if (!sleeper_.valid()) {
     if (const Status opened = open_sleeper(); !opened.ok()) {
@@ -130,14 +130,16 @@ void Engine::driver_main() {
     const std::uint32_t bell = driver_bell_.load(std::memory_order_acquire);
     if (outstanding_.load(std::memory_order_relaxed) == 0 ||
         callers_.load(std::memory_order_relaxed) != 0) {
-      futex_wait(driver_bell_, bell,
-                 outstanding_.load(std::memory_order_relaxed) == 0 ? kParkNs : kSleepMs * 1'000'000L);
+      futex_wait(
+          driver_bell_, bell,
+          outstanding_.load(std::memory_order_relaxed) == 0 ? kParkNs : kSleepMs * 1'000'000L);
       continue;
     }
     const BatonGuard guard(baton_);
     Idle state;
     while (outstanding_.load(std::memory_order_relaxed) != 0 &&
-           callers_.load(std::memory_order_relaxed) == 0 && !stop_.load(std::memory_order_relaxed)) {
+           callers_.load(std::memory_order_relaxed) == 0 &&
+           !stop_.load(std::memory_order_relaxed)) {
       if (progress()) {
         state = Idle{};
         if (baton_.contended()) {

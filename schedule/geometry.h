@@ -8,7 +8,8 @@ namespace isthmus {
 
 // How a schedule cuts the caller's data: `blocks` blocks of 2^pieces_log2 pieces each. A mark m is
 // the boundary before piece (m mod pieces) of block (m / pieces).
-//   dense:  the whole buffer is cut into equal blocks of whole cache lines (the last ones shorter or
+//   dense:  the whole buffer is cut into equal blocks of whole cache lines (the last ones shorter
+//   or
 //           empty); all_reduce and broadcast. pieces_log2 is 0.
 //   ranked: block r belongs to rank r of the group and holds count elements; all_gather and
 //           reduce_scatter. Pieces are whole cache lines except a block's last one.
@@ -42,8 +43,9 @@ class Geometry {
       block_bytes_ = bytes;
       total_bytes_ = bytes * partition.blocks;
     } else {
-      block_bytes_ = partition.blocks == 1 ? align_line(bytes)
-                                           : align_line((bytes + partition.blocks - 1) / partition.blocks);
+      block_bytes_ = partition.blocks == 1
+                         ? align_line(bytes)
+                         : align_line((bytes + partition.blocks - 1) / partition.blocks);
       total_bytes_ = bytes;
     }
     piece_bytes_ = align_line((block_bytes_ + mask_) >> pieces_log2_);

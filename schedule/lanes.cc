@@ -21,7 +21,9 @@ HookHolder& hook_holder() {
 
 }  // namespace
 
-int Lanes::current_depth() { return std::min(depth_of_thread, kLanesMax - 1); }
+int Lanes::current_depth() {
+  return std::min(depth_of_thread, kLanesMax - 1);
+}
 
 void Lanes::set_hook(Hook hook) {
   HookHolder& holder = hook_holder();

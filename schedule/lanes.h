@@ -15,10 +15,10 @@
 
 namespace isthmus {
 
-// Threads on which completion callbacks run, so that none runs on a thread that moves data. Lane d runs
-// the callbacks of works issued at depth d; a work issued inside a callback of lane d belongs to lane
-// d + 1, so a callback may wait for such a work. Callbacks of one stream (group and lane) run in the
-// order in which the works were issued. Threads are made on demand, at most kLanesMax.
+// Threads on which completion callbacks run, so that none runs on a thread that moves data. Lane d
+// runs the callbacks of works issued at depth d; a work issued inside a callback of lane d belongs
+// to lane d + 1, so a callback may wait for such a work. Callbacks of one stream (group and lane)
+// run in the order in which the works were issued. Threads are made on demand, at most kLanesMax.
 // Thread rule: any thread.
 class Lanes {
  public:
@@ -28,6 +28,7 @@ class Lanes {
   using Hook = std::function<void(const std::function<void()>& body)>;
 
   Lanes() = default;
+
   ~Lanes() { stop(); }
 
   Lanes(const Lanes&) = delete;

@@ -24,13 +24,13 @@ struct Channel;
 // A schedule bound to one element type and reduction: what the schedule cache holds.
 struct Plan {
   Schedule schedule;
-  ReduceFn reduce = nullptr;  // null where the schedule reduces nothing
-  std::int32_t divisor = 1;   // of the finishing reduction: ranks for AVG
+  ReduceFn reduce = nullptr;           // null where the schedule reduces nothing
+  std::int32_t divisor = 1;            // of the finishing reduction: ranks for AVG
   mutable std::uint32_t borrowed = 0;  // synchronous runs that use it now; under the baton
 };
 
-// One execution of a plan on one channel. Lives on the stack of a synchronous caller or in the engine's
-// pool; everything under the engine's token.
+// One execution of a plan on one channel. Lives on the stack of a synchronous caller or in the
+// engine's pool; everything under the engine's token.
 struct Run {
   enum class State : std::uint8_t { kPending, kActive, kDone };
 
@@ -49,24 +49,26 @@ struct Run {
   State state = State::kPending;
   bool failed = false;
   std::uint32_t sequence = 0;
-  std::int64_t deadline_ns = Deadline::kNever;  // set at the first wait: the fast path reads no clock
-  std::uint32_t next = 0;         // in order: the step to run
-  std::uint32_t await_from = 0;   // local rank at which the current Await goes on
+  std::int64_t deadline_ns =
+      Deadline::kNever;              // set at the first wait: the fast path reads no clock
+  std::uint32_t next = 0;            // in order: the step to run
+  std::uint32_t await_from = 0;      // local rank at which the current Await goes on
   std::uint32_t peers_finished = 0;  // least word of the peers heard
   std::uint32_t peers_heard = 0;
-  bool noted = false;                // its wait shows in RankState
-  bool told = false;                 // its wait was told to ranks of other nodes
-  std::uint32_t left = 0;         // dataflow: steps not done
+  bool noted = false;      // its wait shows in RankState
+  bool told = false;       // its wait was told to ranks of other nodes
+  std::uint32_t left = 0;  // dataflow: steps not done
   std::optional<StageLease> lease;
-  std::int64_t mismatch_since_ns = 0;  // a peer's signature differs: since when the others are awaited
+  std::int64_t mismatch_since_ns =
+      0;  // a peer's signature differs: since when the others are awaited
   std::optional<Error> error;
   std::vector<std::byte> scratch_memory;
   std::byte* scratch = nullptr;
-  std::vector<std::uint32_t> waits;     // dataflow: unmet dependencies of each step
-  std::vector<std::uint32_t> ready;     // dataflow: may run now
-  std::vector<std::uint32_t> awaiting;  // dataflow: Awaits not yet satisfied
-  std::vector<std::uint32_t> busy;      // dataflow: posts to be tried again
-  std::vector<bool> posted;             // dataflow: with the transport
+  std::vector<std::uint32_t> waits;                 // dataflow: unmet dependencies of each step
+  std::vector<std::uint32_t> ready;                 // dataflow: may run now
+  std::vector<std::uint32_t> awaiting;              // dataflow: Awaits not yet satisfied
+  std::vector<std::uint32_t> busy;                  // dataflow: posts to be tried again
+  std::vector<bool> posted;                         // dataflow: with the transport
   std::array<std::byte*, kReduceSourcesMax> stage;  // dataflow and in order: of each local rank
 };
 

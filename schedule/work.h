@@ -17,9 +17,9 @@ namespace isthmus {
 class Engine;
 
 // One operation in flight, as its issuer sees it: done, failed (rank, operation, sequence number,
-// peer, step) or timed out; never hangs. Shared by the issuer and the engine until it is done, and by
-// whoever asked to be told (shared_ptr: issuer, engine, completion lane).
-// Thread rule: any thread.
+// peer, step) or timed out; never hangs. Shared by the issuer and the engine until it is done, and
+// by whoever asked to be told (shared_ptr: issuer, engine, completion lane). Thread rule: any
+// thread.
 class ISTHMUS_API Work : public std::enable_shared_from_this<Work> {
  public:
   explicit Work(Engine* engine) : engine_(engine) {}
@@ -40,8 +40,8 @@ class ISTHMUS_API Work : public std::enable_shared_from_this<Work> {
   // false ends the wait with kAborted.
   Status wait(Deadline deadline, const std::function<bool()>& keep_waiting = {});
 
-  // Runs `callback` once the work is done: on a completion lane (see schedule/lanes.h), or at once on
-  // this thread when the lane has taken the work's callbacks already.
+  // Runs `callback` once the work is done: on a completion lane (see schedule/lanes.h), or at once
+  // on this thread when the lane has taken the work's callbacks already.
   void on_done(std::function<void()> callback);
 
   std::uint32_t sequence() const { return sequence_; }
@@ -61,8 +61,8 @@ class ISTHMUS_API Work : public std::enable_shared_from_this<Work> {
   // Names the group and lane whose completion order this work keeps.
   std::uint64_t stream() const { return stream_; }
 
-  // Lanes only, after finish(), in the order of the stream. hand_over() is false, and the work closed to
-  // the lane, when it has no callbacks; else take_callbacks() follows on the lane.
+  // Lanes only, after finish(), in the order of the stream. hand_over() is false, and the work
+  // closed to the lane, when it has no callbacks; else take_callbacks() follows on the lane.
   bool hand_over();
   std::vector<std::function<void()>> take_callbacks();
 

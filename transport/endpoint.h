@@ -53,19 +53,20 @@ struct Completion {
   Code code = Code::kInternal;  // meaningful only when failed
   bool failed = false;
   bool is_recv = false;
-  std::size_t bytes = 0;   // moved
-  OperationInfo peer_info; // of a receive: what the sender said
+  std::size_t bytes = 0;         // moved
+  OperationInfo peer_info;       // of a receive: what the sender said
   std::uint64_t peer_bytes = 0;  // of kMismatch, where known: size of the other side's message
 };
 
-// A tagged message lane to one peer rank. Messages with different tags are not ordered. Never blocks.
+// A tagged message lane to one peer rank. Messages with different tags are not ordered. Never
+// blocks.
 //
 // Sizes of both sides must agree: a receive whose message has another size completes as failed with
 // kMismatch on the receiver, and the sender's post completes as failed with kMismatch too.
 // A zero-byte message is a message.
 //
-// Buffers stay untouched by the caller from kPosted until the completion, or until cancel() returns.
-// Thread rule: used only by the thread that holds the engine's token.
+// Buffers stay untouched by the caller from kPosted until the completion, or until cancel()
+// returns. Thread rule: used only by the thread that holds the engine's token.
 class Endpoint {
  public:
   enum class Post : std::uint8_t {
@@ -81,8 +82,8 @@ class Endpoint {
   virtual Result<Post> post_recv(const Tag& tag, const OperationInfo& info,
                                  std::span<std::byte> data, Token token) = 0;
 
-  // Forgets everything posted with this operation: no completion follows, and no byte of its buffers
-  // is touched after the return. Data that arrives for it later is dropped.
+  // Forgets everything posted with this operation: no completion follows, and no byte of its
+  // buffers is touched after the return. Data that arrives for it later is dropped.
   virtual void cancel(std::uint64_t operation) = 0;
 };
 

@@ -45,16 +45,21 @@ struct alignas(64) ProgressLine {
 // What a rank is doing, for error texts and `isthmus status`. Written by its owner when it waits
 // longer than a spin, and at the end; read by anyone at any time: fields are only ever advisory.
 struct alignas(64) RankState {
-  std::atomic<std::uint32_t> sequence{0};    // operation in progress or last done
-  std::atomic<std::uint32_t> step{0};        // first step that waits
-  std::atomic<std::int32_t> waits_for{-1};   // world rank, -1 nobody
-  std::atomic<std::uint32_t> phase{0};       // see RankPhase
-  std::atomic<std::uint64_t> since_ns{0};    // CLOCK_MONOTONIC of the last change
-  std::atomic<std::uint32_t> finished{0};    // every operation up to this one is over
-  std::atomic<std::uint32_t> left{0};        // 1: the rank has left the group
+  std::atomic<std::uint32_t> sequence{0};   // operation in progress or last done
+  std::atomic<std::uint32_t> step{0};       // first step that waits
+  std::atomic<std::int32_t> waits_for{-1};  // world rank, -1 nobody
+  std::atomic<std::uint32_t> phase{0};      // see RankPhase
+  std::atomic<std::uint64_t> since_ns{0};   // CLOCK_MONOTONIC of the last change
+  std::atomic<std::uint32_t> finished{0};   // every operation up to this one is over
+  std::atomic<std::uint32_t> left{0};       // 1: the rank has left the group
 };
 
-enum RankPhase : std::uint32_t { kPhaseOutside = 0, kPhaseRunning = 1, kPhaseWaiting = 2, kPhaseFailed = 3 };
+enum RankPhase : std::uint32_t {
+  kPhaseOutside = 0,
+  kPhaseRunning = 1,
+  kPhaseWaiting = 2,
+  kPhaseFailed = 3
+};
 
 // The failure of a group as told by one of its ranks to the others of the node. `state` is written
 // last: (sequence << 8) | kind, 0 none. A refusal concerns one sequence number, a death all.
@@ -73,7 +78,7 @@ struct GroupBlock {
   RankState state;
   FailureRecord failure;
   std::array<char, 64> name;  // of the group, for `isthmus status`
-  std::uint64_t key = 0;  // of the group, 0 while the block is free
+  std::uint64_t key = 0;      // of the group, 0 while the block is free
   std::uint32_t ranks = 0;
   std::uint32_t rank = 0;
   alignas(4096) std::array<std::array<std::byte, kSlotBytes>, kSlotRing> slots;

@@ -1,11 +1,11 @@
-// Goal: every collective gives the right result between real processes, on shared memory, over TCP, on
-// even and uneven nodes, blocking and asynchronous, in groups and in subgroups.
-// Method: forked ranks, small integers (exact in every order), all sizes around the algorithms' limits.
-
-#include <gtest/gtest.h>
+// Goal: every collective gives the right result between real processes, on shared memory, over TCP,
+// on even and uneven nodes, blocking and asynchronous, in groups and in subgroups. Method: forked
+// ranks, small integers (exact in every order), all sizes around the algorithms' limits.
 
 #include <algorithm>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "tests/multiprocess/ranks.h"
 
@@ -36,22 +36,22 @@ class Collectives : public ::testing::TestWithParam<Layout> {
 constexpr std::size_t kCounts[] = {0, 1, 3, 12, 13, 100, 2048, 2049, 5000, 70'001, 600'000};
 
 // Fails a rank with its line number, which the parent prints as the exit code's complaint.
-#define REQUIRE_RANK(condition)                                                            \
-  do {                                                                                     \
-    if (!(condition)) {                                                                    \
+#define REQUIRE_RANK(condition)                                                                   \
+  do {                                                                                            \
+    if (!(condition)) {                                                                           \
       std::fprintf(stderr, "rank %d: %s:%d: %s\n", world.rank(), __FILE__, __LINE__, #condition); \
-      return 1;                                                                            \
-    }                                                                                      \
+      return 1;                                                                                   \
+    }                                                                                             \
   } while (false)
 
-#define REQUIRE_OK(expression)                                                             \
-  do {                                                                                     \
-    const Status status_ = (expression);                                                   \
-    if (!status_.ok()) {                                                                   \
-      std::fprintf(stderr, "rank %d: %s:%d: %s\n", world.rank(), __FILE__, __LINE__,       \
-                   status_.error().message.c_str());                                       \
-      return 1;                                                                            \
-    }                                                                                      \
+#define REQUIRE_OK(expression)                                                       \
+  do {                                                                               \
+    const Status status_ = (expression);                                             \
+    if (!status_.ok()) {                                                             \
+      std::fprintf(stderr, "rank %d: %s:%d: %s\n", world.rank(), __FILE__, __LINE__, \
+                   status_.error().message.c_str());                                 \
+      return 1;                                                                      \
+    }                                                                                \
   } while (false)
 
 std::vector<float> values(int rank, std::size_t count) {
@@ -105,7 +105,8 @@ TEST_P(Collectives, AllGatherAndReduceScatter) {
       REQUIRE_RANK(all[count * ranks] == -1.0F);
       const std::vector<float> full = values(world.rank(), count * ranks);
       std::vector<float> part(count + 1, -1.0F);
-      REQUIRE_OK(group.reduce_scatter(full.data(), part.data(), count, DType::kFloat32, RedOp::kSum));
+      REQUIRE_OK(
+          group.reduce_scatter(full.data(), part.data(), count, DType::kFloat32, RedOp::kSum));
       for (std::size_t i = 0; i < count; ++i) {
         const std::size_t at = static_cast<std::size_t>(world.rank()) * count + i;
         REQUIRE_RANK(part[i] == sum_at(group.size(), at));
@@ -141,8 +142,8 @@ TEST_P(Collectives, ManyAsynchronousOperationsEndInAnyOrderOfWaits) {
       data.push_back(values(world.rank(), 100 + k * 997));
     }
     for (std::vector<float>& one : data) {
-      Result<WorkRef> work = group.start(
-          {OpKind::kAllReduce, DType::kFloat32, RedOp::kSum, 0, one.data(), one.data(), one.size()});
+      Result<WorkRef> work = group.start({OpKind::kAllReduce, DType::kFloat32, RedOp::kSum, 0,
+                                          one.data(), one.data(), one.size()});
       REQUIRE_RANK(work.ok());
       works.push_back(*work);
     }

@@ -1,15 +1,14 @@
 // Goal: nothing hangs and nothing is silent: each survivor names the rank to blame, in time.
-// Method: forked ranks that are killed, stopped, absent or wrong; each rank writes the error it got into
-// a file of the test's folder, and the parent reads them.
-
-#include <gtest/gtest.h>
-
-#include <dirent.h>
+// Method: forked ranks that are killed, stopped, absent or wrong; each rank writes the error it got
+// into a file of the test's folder, and the parent reads them.
 
 #include <chrono>
 #include <fstream>
 #include <sstream>
 #include <vector>
+
+#include <dirent.h>
+#include <gtest/gtest.h>
 
 #include "base/clock.h"
 #include "tests/multiprocess/ranks.h"
@@ -21,11 +20,13 @@ using testing::Ranks;
 
 constexpr std::int64_t kNsPerMs = 1'000'000;
 
-// Where ranks leave marks for the parent and for each other; made before the fork.
+// Where ranks leave marks for the parent and for each other; made before the fork. Each process
+// opens its own store in the folder.
 class Marks {
  public:
   Marks() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "isthmus-marks-XXXXXX").string();
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "isthmus-marks-XXXXXX").string();
     folder_ = ::mkdtemp(pattern.data());
   }
 
@@ -34,35 +35,30 @@ class Marks {
   Marks(const Marks&) = delete;
   Marks& operator=(const Marks&) = delete;
 
-  // Whole or not there: written aside and renamed.
   void put(const std::string& name, const std::string& text) const {
-    std::ofstream(folder_ + "/." + name) << text;
-    std::filesystem::rename(folder_ + "/." + name, folder_ + "/" + name);
+    const Status put = (*FileStore::create(folder_))->set(name, text);
+    if (!put.ok()) {
+      std::fprintf(stderr, "%s\n", put.error().message.c_str());
+    }
   }
 
+  // Empty when there is none.
   std::string get(const std::string& name) const {
-    std::ifstream file(folder_ + "/" + name);
-    std::stringstream text;
-    text << file.rdbuf();
-    return text.str();
+    const Result<std::string> text = (*FileStore::create(folder_))->get(name, Deadline(0));
+    return text.ok() ? *text : std::string();
   }
 
   bool wait_for(const std::string& name, std::int64_t at_most_ms = 20'000) const {
-    const Deadline deadline = Deadline::after_ms(at_most_ms);
-    while (!std::filesystem::exists(folder_ + "/" + name)) {
-      if (deadline.passed(monotonic_ns())) {
-        return false;
-      }
-      ::usleep(1000);  // style: a poll with a deadline
-    }
-    return true;
+    return (*FileStore::create(folder_))->get(name, Deadline::after_ms(at_most_ms)).ok();
   }
 
  private:
   std::string folder_;
 };
 
-std::string rank_name(int rank) { return fmt::format("rank{}", rank); }
+std::string rank_name(int rank) {
+  return fmt::format("rank{}", rank);
+}
 
 // Loops all_reduce until it fails; marks its start, then "<ms until the error> <text>".
 int loop_until_error(World& world, const Marks& marks, std::size_t count) {

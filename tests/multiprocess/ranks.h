@@ -1,9 +1,5 @@
 #pragma once
 
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -14,14 +10,17 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "collectives/world.h"
 #include "transport/file_store.h"
 
 namespace isthmus::testing {
 
-// Forks ranks as processes that share a file store in a fresh folder; every rank has a watchdog alarm,
-// dies with its parent, and is reaped by pid.
+// Forks ranks as processes that share a file store in a fresh folder; every rank has a watchdog
+// alarm, dies with its parent, and is reaped by pid.
 class Ranks {
  public:
   using Body = std::function<int(World& world)>;  // exit code of the rank

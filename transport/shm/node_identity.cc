@@ -1,12 +1,11 @@
 #include "transport/shm/node_identity.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <fstream>
 
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/env.h"
 #include "base/hash.h"
@@ -15,7 +14,8 @@ namespace isthmus {
 namespace {
 
 Result<std::uint64_t> namespace_inode(const char* path) {
-  struct stat info{};
+  struct stat info {};
+
   if (::stat(path, &info) != 0) {
     return system_error(Code::kIo, errno, fmt::format("cannot stat {}", path));
   }

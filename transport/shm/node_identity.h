@@ -10,9 +10,10 @@
 
 namespace isthmus {
 
-// What decides whether two ranks may share memory: equal identities of all fields. Never the host name
-// or LOCAL_WORLD_SIZE. Boot id separates machines, the network namespace separates containers (and is
-// the scope of the abstract sockets that descriptors travel through), the user separates trust.
+// What decides whether two ranks may share memory: equal identities of all fields. Never the host
+// name or LOCAL_WORLD_SIZE. Boot id separates machines, the network namespace separates containers
+// (and is the scope of the abstract sockets that descriptors travel through), the user separates
+// trust.
 struct NodeIdentity {
   std::string boot_id;
   std::uint64_t network_namespace = 0;

@@ -1,24 +1,25 @@
 #include "transport/shm/segment.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/random.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <new>
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 namespace isthmus {
 namespace {
 
 constexpr std::size_t kPage = 4096;
 
-constexpr std::size_t align_page(std::size_t bytes) { return (bytes + kPage - 1) & ~(kPage - 1); }
+constexpr std::size_t align_page(std::size_t bytes) {
+  return (bytes + kPage - 1) & ~(kPage - 1);
+}
 
 constexpr std::size_t kBlocksOffset = align_page(sizeof(SegmentHeader));
 constexpr std::size_t kStageOffset = kBlocksOffset + kGroupsMax * sizeof(GroupBlock);
@@ -44,8 +45,8 @@ Result<Fd> open_memory(const Segment::Options& options, std::size_t bytes) {
   return Fd(fd);
 }
 
-// memfd pages are charged when touched; a file in a small /dev/shm would answer a touch with SIGBUS,
-// so its pages are reserved here, or refused with the numbers.
+// memfd pages are charged when touched; a file in a small /dev/shm would answer a touch with
+// SIGBUS, so its pages are reserved here, or refused with the numbers.
 Status size_memory(const Fd& fd, std::size_t bytes, bool reserve) {
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return system_error(Code::kResource, errno,
@@ -102,7 +103,8 @@ Result<Segment> Segment::create(const Options& options) {
 }
 
 Result<Segment> Segment::attach(Fd fd, int rank, std::uint64_t token) {
-  struct stat info{};
+  struct stat info {};
+
   if (::fstat(fd.get(), &info) != 0) {
     return system_error(Code::kIo, errno, fmt::format("cannot stat the segment of rank {}", rank));
   }
@@ -110,8 +112,8 @@ Result<Segment> Segment::attach(Fd fd, int rank, std::uint64_t token) {
   if (bytes < kStageOffset) {
     return Error{.code = Code::kProtocol,
                  .culprit = rank,
-                 .message = fmt::format("segment of rank {} has {} bytes, expected at least {}", rank,
-                                        bytes, kStageOffset)};
+                 .message = fmt::format("segment of rank {} has {} bytes, expected at least {}",
+                                        rank, bytes, kStageOffset)};
   }
   Segment segment;
   segment.fd_ = std::move(fd);
@@ -140,8 +142,8 @@ GroupBlock* Segment::find_group(std::uint64_t key) const {
   return nullptr;
 }
 
-Result<GroupBlock*> Segment::join_group(std::uint64_t key, std::string_view name, std::uint32_t rank,
-                                        std::uint32_t ranks) {
+Result<GroupBlock*> Segment::join_group(std::uint64_t key, std::string_view name,
+                                        std::uint32_t rank, std::uint32_t ranks) {
   for (std::uint32_t tries = 0; tries < kGroupsMax; ++tries) {
     const std::uint32_t index = (next_block_ + tries) % kGroupsMax;
     if (header_->groups[index].load(std::memory_order_relaxed) != 0) {
@@ -157,10 +159,11 @@ Result<GroupBlock*> Segment::join_group(std::uint64_t key, std::string_view name
     next_block_ = (index + 1) % kGroupsMax;
     return block;
   }
-  return Error{.code = Code::kResource,
-               .message = fmt::format("cannot create group '{}': {} groups are alive, the limit is {}; "
-                                      "destroy some",
-                                      name, kGroupsMax, kGroupsMax)};
+  return Error{
+      .code = Code::kResource,
+      .message = fmt::format("cannot create group '{}': {} groups are alive, the limit is {}; "
+                             "destroy some",
+                             name, kGroupsMax, kGroupsMax)};
 }
 
 void Segment::free_group(GroupBlock* block) {

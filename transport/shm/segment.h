@@ -15,7 +15,8 @@
 
 namespace isthmus {
 
-// Most groups of one rank alive at once; a block of each is 40 KiB of address space, touched on use.
+// Most groups of one rank alive at once; a block of each is 40 KiB of address space, touched on
+// use.
 inline constexpr std::uint32_t kGroupsMax = 1024;
 
 inline constexpr std::uint64_t kSegmentMagic = 0x31534d4854534924ULL;
@@ -41,9 +42,9 @@ struct StageLease {
   std::size_t bytes = 0;
 };
 
-// One rank's shared memory: header, group blocks, staging. Created by its owner, mapped by the peers of
-// its node. Anonymous (memfd, or an unnamed file in /dev/shm): nothing is left behind by any death.
-// Thread rule: the engine's token; the memory itself follows mapped.h.
+// One rank's shared memory: header, group blocks, staging. Created by its owner, mapped by the
+// peers of its node. Anonymous (memfd, or an unnamed file in /dev/shm): nothing is left behind by
+// any death. Thread rule: the engine's token; the memory itself follows mapped.h.
 class Segment {
  public:
   // Staging is handed out in chunks of this size.
@@ -54,7 +55,7 @@ class Segment {
     int rank = 0;
     int world_size = 1;
     std::size_t stage_bytes = 32 << 20;
-    bool named = false;  // an unnamed file in /dev/shm with reserved pages in place of memfd
+    bool named = false;     // an unnamed file in /dev/shm with reserved pages in place of memfd
     bool unshared = false;  // private memory: this rank alone uses it
   };
 

@@ -1,6 +1,12 @@
 #include "transport/shm/shm_node.h"
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
@@ -8,13 +14,6 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
-
-#include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstring>
-
-#include <fmt/format.h>
 
 #include "base/log.h"
 
@@ -63,7 +62,8 @@ Status wait_for(const Fd& fd, short events, Deadline deadline, const std::string
       return system_error(Code::kIo, errno, fmt::format("cannot wait for {}", what));
     }
     if (deadline.passed(monotonic_ns())) {
-      return Error{.code = Code::kTimeout, .message = fmt::format("timed out waiting for {}", what)};
+      return Error{.code = Code::kTimeout,
+                   .message = fmt::format("timed out waiting for {}", what)};
     }
   }
 }

@@ -15,14 +15,13 @@
 
 namespace isthmus {
 
-// This rank's view of the shared memory of its node: its own segment, the peers' segments, their bells
-// and their liveness. Descriptors travel over an abstract unix socket whose peer must be of the same
-// user and know the job's nonce.
+// This rank's view of the shared memory of its node: its own segment, the peers' segments, their
+// bells and their liveness. Descriptors travel over an abstract unix socket whose peer must be of
+// the same user and know the job's nonce.
 //
-// Liveness: each rank hands out a pidfd of itself, which becomes readable at its death, however many
-// forked children hold its sockets. Where pidfds are not allowed the socket of the handshake is kept
-// and its end of file serves instead.
-// Thread rule: the engine's token, except ring().
+// Liveness: each rank hands out a pidfd of itself, which becomes readable at its death, however
+// many forked children hold its sockets. Where pidfds are not allowed the socket of the handshake
+// is kept and its end of file serves instead. Thread rule: the engine's token, except ring().
 class ShmNode {
  public:
   struct Options {
