@@ -1,0 +1,173 @@
+// Goal: ranks as threads of one process work, so that the thread sanitizer sees the whole engine;
+// several threads may share a rank and a group; callbacks may wait for work of their own. Method:
+// worlds over a MemoryStore, one thread a rank.
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "collectives/world.h"
+#include "transport/memory_store.h"
+
+namespace isthmus {
+namespace {
+
+using Body = std::function<void(World& world)>;
+
+// Runs `body` on each rank; `nodes` is one letter a rank.
+void on_ranks(const std::string& nodes, const Body& body) {
+  MemoryStore store;
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < nodes.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      WorldOptions options;
+      options.rank = static_cast<int>(rank);
+      options.size = static_cast<int>(nodes.size());
+      options.timeout_ms = 60'000;
+      options.node_id = std::string(1, nodes[rank]);
+      Result<std::unique_ptr<World>> world = World::create(options, store);
+      ASSERT_TRUE(world.ok()) << world.error().message;
+      body(**world);
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+}
+
+Call sum_of(std::vector<float>* data) {
+  return {OpKind::kAllReduce, DType::kFloat32, RedOp::kSum, 0,
+          data->data(),       data->data(),    data->size()};
+}
+
+class Threads : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Threads, AllReduceOfManySizes) {
+  on_ranks(GetParam(), [](World& world) {
+    for (const std::size_t count : {1U, 12U, 100U, 3000U, 50'000U}) {
+      std::vector<float> data(count, static_cast<float>(world.rank() + 1));
+      const Status status = world.communicator().run(sum_of(&data));
+      ASSERT_TRUE(status.ok()) << status.error().message;
+      const auto ranks = static_cast<float>(world.size());
+      EXPECT_EQ(data.front(), ranks * (ranks + 1) / 2);
+      EXPECT_EQ(data.back(), data.front());
+    }
+  });
+}
+
+TEST_P(Threads, AsynchronousOperationsAndTheirCallbacks) {
+  on_ranks(GetParam(), [](World& world) {
+    constexpr int kWorks = 12;
+    std::vector<std::vector<float>> data(kWorks, std::vector<float>(500, 1.0F));
+    std::vector<WorkRef> works;
+    std::atomic<int> called{0};
+    for (int k = 0; k < kWorks; ++k) {
+      Result<WorkRef> work = world.communicator().start(sum_of(&data[static_cast<std::size_t>(k)]));
+      ASSERT_TRUE(work.ok()) << work.error().message;
+      works.push_back(*work);
+    }
+    for (const WorkRef& work : works) {
+      const Status status = work->wait(Deadline::after_ms(60'000));
+      ASSERT_TRUE(status.ok()) << status.error().message;
+      work->on_done([&called] { called.fetch_add(1); });
+    }
+    while (called.load() != kWorks) {
+      std::this_thread::yield();
+    }
+    for (const std::vector<float>& one : data) {
+      EXPECT_EQ(one.front(), static_cast<float>(world.size()));
+    }
+  });
+}
+
+TEST_P(Threads, ACallbackMayWaitForItsOwnOperation) {
+  on_ranks(GetParam(), [](World& world) {
+    std::vector<float> outer(100, 1.0F);
+    std::vector<float> inner(100, 2.0F);
+    std::atomic<bool> over{false};
+    Result<WorkRef> work = world.communicator().start(sum_of(&outer));
+    ASSERT_TRUE(work.ok()) << work.error().message;
+    (*work)->on_done([&] {
+      Result<WorkRef> nested = world.communicator().start(sum_of(&inner));
+      ASSERT_TRUE(nested.ok()) << nested.error().message;
+      const Status status = (*nested)->wait(Deadline::after_ms(60'000));
+      EXPECT_TRUE(status.ok());
+      over.store(true);
+    });
+    while (!over.load()) {
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(inner.front(), 2.0F * static_cast<float>(world.size()));
+  });
+}
+
+TEST_P(Threads, GroupsOfTheirOwnForEachThreadOfARank) {
+  on_ranks(GetParam(), [](World& world) {
+    std::vector<int> all(static_cast<std::size_t>(world.size()));
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      all[i] = static_cast<int>(i);
+    }
+    std::vector<std::unique_ptr<Communicator>> groups;
+    for (int k = 0; k < 3; ++k) {
+      auto group = world.new_group(all, "thread" + std::to_string(k));
+      ASSERT_TRUE(group.ok()) << group.error().message;
+      groups.push_back(std::move(group).value());
+    }
+    std::vector<std::thread> threads;
+    for (int k = 0; k < 3; ++k) {
+      threads.emplace_back([&, k] {
+        for (int i = 0; i < 30; ++i) {
+          std::vector<float> data(static_cast<std::size_t>(1 + i * 40), static_cast<float>(k + 1));
+          const Status status = groups[static_cast<std::size_t>(k)]->run(sum_of(&data));
+          ASSERT_TRUE(status.ok()) << status.error().message;
+          ASSERT_EQ(data.back(), static_cast<float>((k + 1) * world.size()));
+        }
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+  });
+}
+
+TEST_P(Threads, AbortEndsTheGroupForEveryone) {
+  on_ranks(GetParam(), [](World& world) {
+    ASSERT_TRUE(world.communicator().barrier().ok());
+    if (world.rank() == 0) {
+      world.communicator().abort("the test says so");
+      EXPECT_NE(world.communicator().failure(), nullptr);
+      return;
+    }
+    const Status status = world.communicator().barrier();
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().culprit, 0);
+    EXPECT_FALSE(world.communicator().barrier().ok());
+  });
+}
+
+TEST_P(Threads, BadCallsAreRefusedBeforeAnythingMoves) {
+  on_ranks(GetParam(), [](World& world) {
+    Communicator& group = world.communicator();
+    float value = 1.0F;
+    const Status null = group.all_reduce(nullptr, &value, 1, DType::kFloat32, RedOp::kSum);
+    ASSERT_FALSE(null.ok());
+    EXPECT_EQ(null.error().code, Code::kInvalidArgument);
+    const Status root = group.broadcast(&value, 1, DType::kFloat32, 99);
+    ASSERT_FALSE(root.ok());
+    EXPECT_NE(root.error().message.find("root 99"), std::string::npos);
+    const Status kernel = group.all_reduce(&value, &value, 1, DType::kByte, RedOp::kSum);
+    ASSERT_FALSE(kernel.ok());
+    EXPECT_TRUE(group.all_reduce(&value, &value, 1, DType::kFloat32, RedOp::kSum).ok());
+    EXPECT_EQ(value, static_cast<float>(world.size()));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, Threads, ::testing::Values("a", "aa", "aaa", "ab", "aabb"),
+                         [](const auto& tested) { return tested.param; });
+
+}  // namespace
+}  // namespace isthmus
