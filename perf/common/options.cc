@@ -100,7 +100,7 @@ std::string examples_of(const std::string& program) {
       "  {0} --ranks 2 --pin                        this machine, 2 processes, 8 B to 64 MiB\n"
       "  {0} --ranks 4 -b 1M -e 64M -d bfloat16     4 processes, larger sizes, 16 bits\n"
       "  torchrun --nproc-per-node 2 --no-python {0} -b 8 -e 1M\n"
-      "  mpirun -np 4 {0} --json -                  rows for a program on stdout\n"
+      "  MASTER_ADDR=host MASTER_PORT=29500 mpirun -np 4 {0} --json -\n"
       "\n"
       "Columns: size is the whole buffer of a rank and count what a call is given, as in\n"
       "nccl-tests (for all_gather and reduce_scatter: elements of one rank's block). algbw is "

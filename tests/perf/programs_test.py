@@ -5,6 +5,7 @@ Method: runs the built programs (folder in PERF_PROGRAMS) with 2 and 4 forked ra
 and parses what they write. Times are never judged, only their arithmetic. Standard library only.
 """
 
+import concurrent.futures
 import csv
 import io
 import json
@@ -12,6 +13,7 @@ import math
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -176,6 +178,20 @@ class Programs(unittest.TestCase):
                           "MASTER_PORT": "29417"})
         self.ended(result)
         self.check_rows(json.loads(result.stdout), "all_reduce", 1)
+
+    def test_a_port_that_torchrun_s_store_has(self):
+        with socket.create_server(("127.0.0.1", 0)) as agent:
+            place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                     "MASTER_PORT": str(agent.getsockname()[1]), "TORCHELASTIC_RUN_ID": "test",
+                     "TORCHELASTIC_USE_AGENT_STORE": "True"}
+            with concurrent.futures.ThreadPoolExecutor() as threads:
+                ranks = [threads.submit(run, "all_reduce", "-b", "8", "-e", "8", "--json", "-",
+                                        *QUICK, env={**place, "RANK": str(rank)})
+                         for rank in range(2)]
+            for rank in ranks:
+                self.ended(rank.result())
+            self.check_rows(json.loads(ranks[0].result().stdout), "all_reduce", 2)
+            self.assertEqual(ranks[1].result().stdout, "")
 
     def test_children_die_with_their_parent(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -184,6 +184,20 @@ class Isthmus(unittest.TestCase):
         self.ended(unknown, 2)
         self.assertIn("schedule list", unknown.stderr)
 
+    def test_schedule_cost_and_simulate(self):
+        place = ["all_reduce", "--nodes", "2", "--locals", "2", "--bytes", "1M"]
+        cost = run("schedule", "cost", *place)
+        self.ended(cost)
+        # Two nodes must each send at least half of the sum to the other, and get as much.
+        self.assertRegex(cost.stdout, r"bytes out +\d{6,}")
+        for extra in ([], ["--rendezvous"]):
+            simulated = run("schedule", "simulate", *place, *extra)
+            self.ended(simulated)
+            self.assertRegex(simulated.stdout, r"time +\d+\.\d\d us")
+        timeline = run("schedule", "simulate", *place, "--timeline")
+        self.ended(timeline)
+        self.assertRegex(timeline.stdout, r"rank 3 +step \d+ +\w+")
+
     def test_bad_command_lines(self):
         for arguments, suggestion in ((["statsu"], "status"), (["status", "--jsn"], "--json"),
                                       (["schedule", "shw"], "show"),

@@ -40,12 +40,16 @@ struct ScheduleOptions {
   int root = 0;
   std::uint64_t bytes = 1ULL << 20;
   bool bytes_given = false;
-  bool rounds = false;    // a 16-bit dtype
-  std::string algorithm;  // empty: the one that would be chosen
+  bool rounds = false;      // a 16-bit dtype
+  std::string algorithm;    // empty: the one that would be chosen
+  bool rendezvous = false;  // simulate
+  bool timeline = false;    // simulate
 };
 
 int run_schedule_list(const ScheduleOptions& options);
 int run_schedule_show(const ScheduleOptions& options);
 int run_schedule_verify(const ScheduleOptions& options);
+int run_schedule_cost(const ScheduleOptions& options);
+int run_schedule_simulate(const ScheduleOptions& options);
 
 }  // namespace isthmus

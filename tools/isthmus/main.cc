@@ -105,6 +105,19 @@ void add_schedule(CLI::App* app, ScheduleOptions* options, Chosen* chosen) {
   add_place(proof, options, true);
   proof->add_option("--algorithm", options->algorithm, "this one only (default: all that fit)")
       ->type_name("NAME");
+  CLI::App* cost = add_command(
+      schedule, "cost", "what the ranks send, copy and reduce",
+      [options] { return run_schedule_cost(*options); }, chosen);
+  add_place(cost, options, true);
+  add_algorithm(cost, options);
+  CLI::App* simulation = add_command(
+      schedule, "simulate", "run all ranks in model time, without a network",
+      [options] { return run_schedule_simulate(*options); }, chosen);
+  add_place(simulation, options, true);
+  add_algorithm(simulation, options);
+  simulation->add_flag("--rendezvous", options->rendezvous,
+                       "a send ends with its receive, not before");
+  simulation->add_flag("--timeline", options->timeline, "every step's begin and end");
 }
 
 // Nothing to run: names the commands that there are at this level.
@@ -126,6 +139,7 @@ int run(int argc, char** argv) {
       "  isthmus schedule list all_reduce --nodes 2 --locals 4 --bytes 64M\n"
       "  isthmus schedule show all_reduce --nodes 2 --locals 2 --rank 1 --bytes 1M\n"
       "  isthmus schedule verify all_reduce --nodes 2 --locals 4\n"
+      "  isthmus schedule simulate all_reduce --nodes 16 --locals 8 --bytes 256M\n"
       "Exit code: 0, or 1 when something is wrong, or 2 for a bad command line.");
   Chosen chosen;
   InfoOptions info;

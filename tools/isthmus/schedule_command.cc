@@ -15,40 +15,11 @@
 #include "schedule/verify.h"
 #include "tools/command_line/command_line.h"
 #include "tools/isthmus/commands.h"
+#include "tools/isthmus/schedule_build.h"
 #include "topology/topology.h"
 
 namespace isthmus {
 namespace {
-
-int say(const Error& error) {
-  fmt::print(stderr, "isthmus schedule: {}\n", error.to_string());
-  return error.code == Code::kInvalidArgument ? kExitUsage : kExitFailed;
-}
-
-// Topology and ranks are of the command line: bad ones are usage errors with a sentence.
-Status check_place(const ScheduleOptions& options) {
-  const int ranks = options.nodes * options.locals;
-  for (const auto& [flag, value] : {std::pair("--rank", options.rank), {"--root", options.root}}) {
-    if (value < 0 || value >= ranks) {
-      return Error{.code = Code::kInvalidArgument,
-                   .message = fmt::format("{} is {}, expected 0 to {}: {} nodes of {} ranks", flag,
-                                          value, ranks - 1, options.nodes, options.locals)};
-    }
-  }
-  return {};
-}
-
-Result<Schedule> build(const ScheduleOptions& options) {
-  ISTHMUS_TRY(check_place(options));
-  const Topology topology = Topology::grid(options.nodes, options.locals);
-  const Payload payload{.bytes = static_cast<std::size_t>(options.bytes), .rounds = options.rounds};
-  ISTHMUS_ASSIGN(const Choice choice,
-                 select_algorithm(topology, options.op, payload, options.algorithm));
-  return choice.algorithm->build({.topology = topology,
-                                  .rank = static_cast<std::uint32_t>(options.rank),
-                                  .root = static_cast<std::uint32_t>(options.root),
-                                  .tuning = choice.tuning});
-}
 
 // Largest size class that verify goes up to: 1 GiB.
 constexpr std::size_t kVerifyBytesMax = std::size_t{1} << 30;
@@ -111,15 +82,54 @@ Status prove_all_roots(const Topology& topology, const Choice& choice, std::size
   return {};
 }
 
+// Topology and ranks are of the command line: bad ones are usage errors with a sentence.
+Status check_place(const ScheduleOptions& options) {
+  const int ranks = options.nodes * options.locals;
+  for (const auto& [flag, value] : {std::pair("--rank", options.rank), {"--root", options.root}}) {
+    if (value < 0 || value >= ranks) {
+      return Error{.code = Code::kInvalidArgument,
+                   .message = fmt::format("{} is {}, expected 0 to {}: {} nodes of {} ranks", flag,
+                                          value, ranks - 1, options.nodes, options.locals)};
+    }
+  }
+  return {};
+}
+
 }  // namespace
+
+int say_schedule_error(const Error& error) {
+  fmt::print(stderr, "isthmus schedule: {}\n", error.to_string());
+  return error.code == Code::kInvalidArgument ? kExitUsage : kExitFailed;
+}
+
+Result<Schedule> build_one(const Topology& topology, const ScheduleOptions& options, int rank) {
+  ISTHMUS_TRY(check_place(options));
+  const Payload payload{.bytes = static_cast<std::size_t>(options.bytes), .rounds = options.rounds};
+  ISTHMUS_ASSIGN(const Choice choice,
+                 select_algorithm(topology, options.op, payload, options.algorithm));
+  return choice.algorithm->build({.topology = topology,
+                                  .rank = static_cast<std::uint32_t>(rank),
+                                  .root = static_cast<std::uint32_t>(options.root),
+                                  .tuning = choice.tuning});
+}
+
+Result<std::vector<Schedule>> build_all(const Topology& topology, const ScheduleOptions& options) {
+  std::vector<Schedule> schedules;
+  for (int rank = 0; rank < topology.ranks(); ++rank) {
+    ISTHMUS_ASSIGN(Schedule schedule, build_one(topology, options, rank));
+    schedules.push_back(std::move(schedule));
+  }
+  return schedules;
+}
 
 int run_schedule_verify(const ScheduleOptions& options) {
   if (!options.algorithm.empty() && find_algorithm(options.op, options.algorithm) == nullptr) {
-    return say({.code = Code::kInvalidArgument,
-                .message = fmt::format("{} has no algorithm '{}'; `isthmus schedule list {}` shows "
-                                       "what there is",
-                                       op_kind_name(options.op), options.algorithm,
-                                       op_kind_name(options.op))});
+    return say_schedule_error(
+        {.code = Code::kInvalidArgument,
+         .message =
+             fmt::format("{} has no algorithm '{}'; `isthmus schedule list {}` shows "
+                         "what there is",
+                         op_kind_name(options.op), options.algorithm, op_kind_name(options.op))});
   }
   const Topology topology = Topology::grid(options.nodes, options.locals);
   std::vector<Case> cases;
@@ -144,7 +154,7 @@ int run_schedule_verify(const ScheduleOptions& options) {
         proved.ok() ? "" : proved.error().message);
   }
   if (cases.empty()) {
-    return say(
+    return say_schedule_error(
         {.code = Code::kInvalidArgument, .message = "no algorithm fits this topology and size"});
   }
   return failed ? kExitFailed : 0;
@@ -173,9 +183,10 @@ int run_schedule_list(const ScheduleOptions& options) {
 }
 
 int run_schedule_show(const ScheduleOptions& options) {
-  const Result<Schedule> schedule = build(options);
+  const Topology topology = Topology::grid(options.nodes, options.locals);
+  const Result<Schedule> schedule = build_one(topology, options, options.rank);
   if (!schedule.ok()) {
-    return say(schedule.error());
+    return say_schedule_error(schedule.error());
   }
   fmt::print("{}", schedule->to_string());
   return 0;

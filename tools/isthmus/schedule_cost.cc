@@ -1,0 +1,102 @@
+// `isthmus schedule cost` and `simulate`: what a collective would take, without running it.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "collectives/select.h"
+#include "schedule/cost.h"
+#include "schedule/simulate.h"
+#include "tools/command_line/command_line.h"
+#include "tools/isthmus/commands.h"
+#include "tools/isthmus/schedule_build.h"
+
+namespace isthmus {
+namespace {
+
+// Timelines are for people: more lines than this help nobody.
+constexpr std::size_t kTimelineMax = 2000;
+
+std::size_t most(const std::vector<std::size_t>& values) {
+  return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
+}
+
+double share(double part, double whole) {
+  return whole > 0.0 ? 100.0 * part / whole : 0.0;
+}
+
+}  // namespace
+
+int run_schedule_cost(const ScheduleOptions& options) {
+  const Topology topology = Topology::grid(options.nodes, options.locals);
+  const Result<std::vector<Schedule>> schedules = build_all(topology, options);
+  if (!schedules.ok()) {
+    return say_schedule_error(schedules.error());
+  }
+  const std::size_t bytes = static_cast<std::size_t>(options.bytes);
+  const GroupCost cost = cost_of(*schedules, topology, bytes);
+  RankCost busiest;
+  for (const RankCost& rank : cost.ranks) {
+    busiest = rank.core_us >= busiest.core_us ? rank : busiest;
+  }
+  const Schedule& first = schedules->front();
+  fmt::print("{} by {}: {} nodes of {} ranks, {}\n", op_kind_name(first.op), first.algorithm,
+             options.nodes, options.locals, bytes_text(options.bytes));
+  fmt::print("  steps of rank 0            {}\n", first.steps.size());
+  fmt::print("  busiest rank: messages     {}\n", busiest.messages);
+  fmt::print("                bytes sent   {}\n", busiest.bytes_sent);
+  fmt::print("                copied       {}\n", busiest.bytes_copied);
+  fmt::print("                reduced      {}\n", busiest.bytes_reduced);
+  fmt::print("                core time    {:.2f} us\n", busiest.core_us);
+  fmt::print("  busiest node: bytes out    {}\n", most(cost.neck_out));
+  fmt::print("                bytes in     {}\n", most(cost.neck_in));
+  fmt::print("  no order is faster than    {:.2f} us (`isthmus schedule simulate` orders it)\n",
+             cost.bound_us);
+  return 0;
+}
+
+int run_schedule_simulate(const ScheduleOptions& options) {
+  const Topology topology = Topology::grid(options.nodes, options.locals);
+  const Result<std::vector<Schedule>> schedules = build_all(topology, options);
+  if (!schedules.ok()) {
+    return say_schedule_error(schedules.error());
+  }
+  const std::size_t bytes = static_cast<std::size_t>(options.bytes);
+  SimulateOptions how;
+  how.delivery = options.rendezvous ? Delivery::kRendezvous : Delivery::kEager;
+  how.timeline = options.timeline;
+  const Result<Simulation> run = simulate(*schedules, topology, bytes, how);
+  if (!run.ok()) {
+    return say_schedule_error(run.error());
+  }
+  const Schedule& first = schedules->front();
+  fmt::print("{} by {}: {} nodes of {} ranks, {}, {} delivery\n", op_kind_name(first.op),
+             first.algorithm, options.nodes, options.locals, bytes_text(options.bytes),
+             options.rendezvous ? "rendezvous" : "eager");
+  const std::vector<double>& ends = run->end_us;
+  const std::vector<double>& busy = run->neck_busy_us;
+  fmt::print("  time                 {:.2f} us\n", run->makespan_us);
+  fmt::print("  first rank ends at   {:.2f} us\n",
+             ends.empty() ? 0.0 : *std::min_element(ends.begin(), ends.end()));
+  fmt::print("  bytes out of a node  {} at most\n", most(run->neck_out));
+  fmt::print(
+      "  neck busy            {:.1f} % of the time\n",
+      busy.empty() ? 0.0 : share(*std::max_element(busy.begin(), busy.end()), run->makespan_us));
+  std::size_t lines = 0;
+  for (const StepTimes& times : run->timeline) {
+    if (lines++ == kTimelineMax) {
+      fmt::print("  (and {} more steps)\n", run->timeline.size() - kTimelineMax);
+      break;
+    }
+    fmt::print("  {:10.2f} {:10.2f} us  rank {:<4} step {:<4} {}\n", times.start_us, times.end_us,
+               times.rank, times.step, describe((*schedules)[times.rank].steps[times.step]));
+  }
+  return 0;
+}
+
+}  // namespace isthmus
