@@ -1,6 +1,6 @@
-"""Goal: docs/adding-an-algorithm.md works as it stands. Method: take its code blocks as it says where
-they go, compile them with the tests that its commands run, link the rest from this build, and run
-those commands. Only what the page changes is compiled, so that this takes seconds, not a full build.
+"""Goal: docs/adding-an-algorithm.md works as it stands. Method: put its code blocks where it says,
+compile them with the tests that its commands run, link the rest from this build, and run those
+commands. Only what the page changes is compiled: this takes seconds, not a full build.
 
 Usage: adding_an_algorithm_test.py SOURCE_DIR BUILD_DIR CXX [FLAG...]
 """
@@ -27,7 +27,7 @@ def blocks(text):
 
 
 def place(code, where, source, tree):
-    """Writes a block into the copy of the tree, as its info string says. Returns the file's name."""
+    """Writes a block into the copy of the tree, as its info string says. Returns the file."""
     new = re.fullmatch(r"file=(\S+)", where)
     if new:
         assert not (source / new.group(1)).exists(), f"{new.group(1)} exists already"
