@@ -18,6 +18,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+# Importing torch on a busy machine is slow.
+_JOIN_LIMIT_S = 240.0
+
 _WORKER = Path(__file__).with_name("worker.py")
 
 
@@ -98,7 +101,7 @@ class Ranks:
         self.ranks = [Rank(rank, size, folder, env) for rank in range(size)]
         self.broken = False
         if join:
-            self.call(_WORKER, "join")
+            self.call(_WORKER, "join", limit_s=_JOIN_LIMIT_S)
 
     def start(self, file: str | Path, function: str, *args: Any) -> None:
         """Starts ``function(*args)`` of the file on every rank."""

@@ -37,20 +37,29 @@ def futures() -> None:
 
 
 def order() -> None:
-    """Callbacks of one group run in the order of issue; the works too can be waited for in any."""
+    """Callbacks of one group run in the order of issue; the works too can be waited for in any.
+
+    Rank 0 starts when the others have attached all callbacks, so that none finds its work done.
+    """
+    rank, size = dist.get_rank(), dist.get_world_size()
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        store.wait([f"attached {other}" for other in range(1, size)])
     seen: list[int] = []
-    tensors = [torch.full((1 + 1000 * (i % 3),), float(i)) for i in range(60)]
+    tensors = [torch.full((1 + 1000 * (i % 3),), float(i)) for i in range(20)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     futures = [
         work.get_future().then(lambda _, i=i: seen.append(i)) for i, work in enumerate(works)
     ]
+    store.set(f"attached {rank}", "1")
     for work in reversed(works):
         work.wait()
     for future in futures:
         future.wait()
-    assert seen == sorted(seen), seen
+    assert sorted(seen) == list(range(len(works))), seen
+    assert rank == 0 or seen == sorted(seen), seen
     for i, tensor in enumerate(tensors):
-        assert torch.equal(tensor, torch.full_like(tensor, i * dist.get_world_size()))
+        assert torch.equal(tensor, torch.full_like(tensor, i * size))
 
 
 def nested() -> None:
@@ -148,7 +157,7 @@ def threads() -> None:
 
 
 def profiled() -> None:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    with torch.autograd.profiler.profile() as profile:
         dist.all_reduce(torch.ones(4), async_op=True).get_future().wait()
     assert any("isthmus:all_reduce" in event.key for event in profile.key_averages())
 
@@ -159,7 +168,7 @@ def sequence() -> None:
     dist.all_reduce(torch.ones(1))
     dist.barrier()
     assert backend._get_sequence_number_for_group() == before + 2
-    assert backend.name() == "isthmus" and backend.options.backend == "isthmus"
+    assert backend.name() == "isthmus" and dist.get_backend() == "isthmus"
 
 
 @pytest.mark.parametrize("size", [2, 4])
