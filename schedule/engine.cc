@@ -189,7 +189,8 @@ Status Engine::wait(Work& work, Deadline deadline, const std::function<bool()>& 
   callers_.fetch_sub(1, std::memory_order_relaxed);
   wake_driver();
   if (work.done()) {
-    return work.error() == nullptr ? Status() : Status(*work.error());
+    const Error* failure = work.error();
+    return failure == nullptr ? Status() : Status(*failure);
   }
   return *gave_up;
 }

@@ -9,9 +9,15 @@ namespace isthmus {
 
 Status Work::wait(Deadline deadline, const std::function<bool()>& keep_waiting) {
   if (done()) {
-    return error() == nullptr ? Status() : Status(*error());
+    const Error* failure = error();
+    return failure == nullptr ? Status() : Status(*failure);
   }
   return engine_->wait(*this, deadline, keep_waiting);
+}
+
+Status Work::outcome() const {
+  const Error* failure = error();
+  return failure == nullptr ? Status() : Status(*failure);
 }
 
 void Work::on_done(std::function<void()> callback) {

@@ -35,6 +35,9 @@ class ISTHMUS_API Work : public std::enable_shared_from_this<Work> {
     return state_.load(std::memory_order_acquire) == kFailed ? &*error_ : nullptr;
   }
 
+  // Of a work that is done.
+  Status outcome() const;
+
   // Blocks until done and returns its outcome, driving the engine meanwhile. When `deadline` passes
   // first: kTimeout, and the work goes on. `keep_waiting` is asked every 200 ms or less (Ctrl-C);
   // false ends the wait with kAborted.
