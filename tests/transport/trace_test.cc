@@ -25,6 +25,11 @@ std::atomic<std::uint64_t> allocations{0};
 
 }  // namespace
 
+// gcc sees the malloc through the inlined operator new, and calls the pair mismatched.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
+#endif
+
 void* operator new(std::size_t bytes) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   void* memory = std::malloc(bytes == 0 ? 1 : bytes);
