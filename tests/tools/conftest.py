@@ -29,7 +29,8 @@ def tree(tmp_path):
     plant("schedule/CMakeLists.txt", "isthmus_module(schedule DEPS base transport)\n")
     plant("schedule/step.h", "#pragma once\n")
     plant("collectives/CMakeLists.txt",
-          "# the top\nisthmus_module(collectives\n  DEPS base transport schedule SUBDIRS algorithms)\n")
+          "# the top\nisthmus_module(collectives\n  DEPS base transport schedule\n"
+          "  SUBDIRS algorithms)\n")
     plant("collectives/algorithms/ring.cc", '#include "schedule/step.h"\n')
     plant("tests/base/fd_test.cc", '#include "transport/shm/lane.h"\n')
     return plant
