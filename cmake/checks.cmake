@@ -7,8 +7,8 @@ endif()
 foreach(check check_layers tidy)
   add_test(NAME tools/${check}
            COMMAND "${Python3_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/tools/${check}.py")
-  set_tests_properties(tools/${check} PROPERTIES LABELS unit TIMEOUT 60)
+  set_tests_properties(tools/${check} PROPERTIES LABELS unit TIMEOUT 300)
 endforeach()
 add_test(NAME tools/env_docs
          COMMAND "${Python3_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/tools/env_docs.py" --check)
-set_tests_properties(tools/env_docs PROPERTIES LABELS unit TIMEOUT 60)
+set_tests_properties(tools/env_docs PROPERTIES LABELS unit TIMEOUT 300)
