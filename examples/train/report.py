@@ -150,7 +150,8 @@ def draw(summary, path):
     colours = ["#1b7f79" if index == 0 else "#b9c0c7" for index in range(len(runs))]
     panels = (("Step time", "ms", 1e3, "step_seconds", "{:.0f}"),
               ("Exposed communication", "ms per step", 1e3, "exposed_seconds", "{:.0f}"),
-              (f"Bytes over the {neck_name(summary)}", "MiB per step", 1 / MEBI, "neck_bytes_per_step", "{:.1f}"))
+              (f"Bytes over the {neck_name(summary)}", "MiB per step", 1 / MEBI,
+               "neck_bytes_per_step", "{:.1f}"))
     with pyplot.rc_context({"font.size": 11, "axes.spines.top": False,
                             "axes.spines.right": False, "axes.spines.left": False}):
         figure, axes = pyplot.subplots(1, 3, figsize=(12, 4.6))
