@@ -107,11 +107,17 @@ bool stage_holds(const Payload& payload, const Tuning& tuning, std::size_t units
   return class_bytes(payload) / tuning.pieces * tuning.slots * units <= kStageBytesMax;
 }
 
-// Staged pieces: from 8 KiB, where a flag costs as much as the copy, to what four slots and two
-// ranks' share of an L2 cache hold.
+// Staged pieces: about four, from 16 KiB, where flags between far cores cost as much as the copy, to
+// what four slots leave of an L2 cache. Smaller ones lost at every size between far cores.
+constexpr std::size_t kPieceLeast = 16384;
+constexpr std::size_t kPieceMost = 131072;
+
+std::size_t quarter(const Payload& payload) {
+  return std::clamp(class_bytes(payload) / 4, kPieceLeast, kPieceMost);
+}
+
 Tuning staged_whole(const Topology&, const Payload& payload) {
-  return in_pieces(payload, std::clamp<std::size_t>(class_bytes(payload) / 16, 8192, 65536), 6, 4,
-                   2);
+  return in_pieces(payload, quarter(payload), 6, 4, 2);
 }
 
 bool stages_whole(const Topology& topology, const Payload& payload) {
@@ -120,8 +126,7 @@ bool stages_whole(const Topology& topology, const Payload& payload) {
 
 // The same for blocks: a piece of all blocks is handled at once.
 Tuning staged_blocks(const Topology& topology, const Payload& payload) {
-  const std::size_t piece = std::clamp<std::size_t>(class_bytes(payload) / 8, 8192, 65536) * 2 /
-                            std::max<std::size_t>(ranks_of(topology), 2);
+  const std::size_t piece = quarter(payload) * 2 / std::max<std::size_t>(ranks_of(topology), 2);
   return in_pieces(payload, std::max<std::size_t>(piece, 4096), ranks_of(topology) + 5, 4, 2);
 }
 
@@ -131,7 +136,7 @@ bool stages_blocks(const Topology& topology, const Payload& payload) {
 }
 
 Tuning slices(const Topology& topology, const Payload& payload) {
-  const std::size_t chunk = std::clamp<std::size_t>(class_bytes(payload) / 8, 65536, 262144);
+  const std::size_t chunk = std::clamp<std::size_t>(class_bytes(payload) / 4, 65536, 524288);
   return in_pieces(payload, chunk, ranks_of(topology) + 10, 3, 1);
 }
 
