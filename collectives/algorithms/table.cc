@@ -107,8 +107,8 @@ bool stage_holds(const Payload& payload, const Tuning& tuning, std::size_t units
   return class_bytes(payload) / tuning.pieces * tuning.slots * units <= kStageBytesMax;
 }
 
-// Staged pieces: about four, from 16 KiB, where flags between far cores cost as much as the copy, to
-// what four slots leave of an L2 cache. Smaller ones lost at every size between far cores.
+// Staged pieces: about four, from 16 KiB, where flags between far cores cost as much as the copy,
+// to what four slots leave of an L2 cache. Smaller ones lost at every size between far cores.
 constexpr std::size_t kPieceLeast = 16384;
 constexpr std::size_t kPieceMost = 131072;
 
