@@ -109,7 +109,7 @@ def start(backend: str, timeout_s: int) -> None:
 
 
 class Exchange:
-    """Gathers objects through the rendezvous store: verdicts never ride on the backend under test."""
+    """Gathers objects through the rendezvous store, never through the backend under test."""
 
     def __init__(self, limit_s: int) -> None:
         self._store = dist.distributed_c10d._get_default_store()
