@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include <fmt/format.h>
@@ -156,7 +157,8 @@ Result<int> Measure::iterations_for(const Call& call) {
 
 Result<Measure::Times> Measure::time(const Call& call, int iterations) {
   const int batches = std::min(iterations, kBatches);
-  std::vector<double> batch_us;
+  Times times;
+  times.least = std::numeric_limits<double>::max();
   ISTHMUS_TRY(group_.barrier());
   const std::int64_t begin = monotonic_ns();
   std::int64_t before = begin;
@@ -166,14 +168,13 @@ Result<Measure::Times> Measure::time(const Call& call, int iterations) {
       ISTHMUS_TRY(group_.run(call));
     }
     const std::int64_t now = monotonic_ns();
-    batch_us.push_back(static_cast<double>(now - before) / (1e3 * size));
+    const double batch_us = static_cast<double>(now - before) / (1e3 * size);
+    times.least = std::min(times.least, batch_us);
+    times.most = std::max(times.most, batch_us);
     before = now;
     alive_();
   }
-  Times times;
   times.mean = static_cast<double>(before - begin) / (1e3 * iterations);
-  times.least = *std::min_element(batch_us.begin(), batch_us.end());
-  times.most = *std::max_element(batch_us.begin(), batch_us.end());
   return times;
 }
 
@@ -181,11 +182,11 @@ Status Measure::combine(const Times& mine, PerfRow* row) {
   std::vector<Times> all(ranks());
   ISTHMUS_TRY(
       group_.all_gather(&mine, all.data(), sizeof(Times) / sizeof(double), DType::kFloat64));
-  double least = all[0].mean;
-  double most = all[0].mean;
+  double least = mine.mean;
+  double most = mine.mean;
   double sum = 0.0;
-  row->time_us_min = all[0].least;
-  row->time_us_max = all[0].most;
+  row->time_us_min = mine.least;
+  row->time_us_max = mine.most;
   for (const Times& times : all) {
     least = std::min(least, times.mean);
     most = std::max(most, times.mean);
@@ -193,8 +194,8 @@ Status Measure::combine(const Times& mine, PerfRow* row) {
     row->time_us_min = std::min(row->time_us_min, times.least);
     row->time_us_max = std::max(row->time_us_max, times.most);
   }
-  const std::array<double, 4> by_mode = {all[0].mean, sum / static_cast<double>(all.size()), least,
-                                         most};
+  const std::array<double, 4> by_mode = {all.front().mean, sum / static_cast<double>(all.size()),
+                                         least, most};
   row->time_us = by_mode[static_cast<std::size_t>(options_.average)];
   return {};
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The command `isthmus` from outside: info, status, doctor, schedule, and bad command lines.
 
-Method: runs the built program (COMMAND_UNDER_TEST). `status` looks at a live job of two forked ranks
-(STUCK_JOB) of which one stopped itself, while the other waits for it. Standard library only.
+Method: runs the built program (COMMAND_UNDER_TEST). `status` looks at a live job of two forked
+ranks (STUCK_JOB) of which one stopped itself, while the other waits for it. Standard library only.
 """
 
 import contextlib

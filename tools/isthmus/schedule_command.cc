@@ -31,6 +31,14 @@ struct Case {
   std::uint64_t bytes_max = 0;
 };
 
+// Names size classes by their largest sizes.
+std::string sizes_text(const Case& one) {
+  return one.bytes_min == one.bytes_max
+             ? fmt::format("size class {}", bytes_text(one.bytes_max))
+             : fmt::format("size classes {} to {}", bytes_text(one.bytes_min),
+                           bytes_text(one.bytes_max));
+}
+
 void add_cases(const Topology& topology, const ScheduleOptions& options, std::uint64_t bytes,
                std::vector<Case>* cases) {
   const Payload payload{.bytes = static_cast<std::size_t>(bytes), .rounds = options.rounds};
@@ -146,12 +154,11 @@ int run_schedule_verify(const ScheduleOptions& options) {
     std::size_t steps = 0;
     const Status proved = prove_all_roots(topology, one.choice, &steps);
     failed = failed || !proved.ok();
-    fmt::print(
-        "{:6} {} by {}: {} pieces, {} slots, lead {}; sizes to {} to {}; {} steps a rank{}{}\n",
-        proved.ok() ? "proved" : "FAILED", op_kind_name(options.op), one.choice.algorithm->name,
-        tuning.pieces, tuning.slots, tuning.lead, bytes_text(one.bytes_min),
-        bytes_text(one.bytes_max), steps, proved.ok() ? "" : ": ",
-        proved.ok() ? "" : proved.error().message);
+    fmt::print("{:6} {} by {}: {} pieces, {} slots, lead {}; {}; {} steps a rank{}{}\n",
+               proved.ok() ? "proved" : "FAILED", op_kind_name(options.op),
+               one.choice.algorithm->name, tuning.pieces, tuning.slots, tuning.lead,
+               sizes_text(one), steps, proved.ok() ? "" : ": ",
+               proved.ok() ? "" : proved.error().message);
   }
   if (cases.empty()) {
     return say_schedule_error(
