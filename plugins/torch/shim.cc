@@ -70,7 +70,12 @@ PYBIND11_MODULE(ISTHMUS_SHIM_NAME, module) {
       .def("__copy__", [](const Options& self) { return c10::make_intrusive<Options>(self); })
       .def("__deepcopy__",
            [](const Options& self, const py::dict&) { return c10::make_intrusive<Options>(self); });
-  py::class_<BackendIsthmus, c10::intrusive_ptr<BackendIsthmus>, c10d::Backend>(module, "Backend");
+  py::class_<BackendIsthmus, c10::intrusive_ptr<BackendIsthmus>, c10d::Backend>(module, "Backend")
+      .def_property_readonly("options", &BackendIsthmus::getBackendOptions)
+      .def(
+          "_set_default_timeout",
+          [](BackendIsthmus& self, milliseconds timeout) { self.setTimeout(timeout); },
+          py::arg("timeout"), py::call_guard<py::gil_scoped_release>());
   module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"),
              py::arg("timeout"), py::arg("name"), py::arg("world_ranks"), py::arg("restart"),
              py::call_guard<py::gil_scoped_release>());
