@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/env.h"
+#include "base/hash.h"
 #include "collectives/world.h"
 #include "transport/memory_store.h"
 #include "transport/tcp_store.h"
@@ -36,6 +37,16 @@ std::optional<int> number(const std::string& text) {
     return std::nullopt;
   }
   return value;
+}
+
+// torchrun's own store listens on MASTER_PORT: ours takes another port that all ranks of this start
+// derive alike.
+std::uint16_t beside_agent(const std::string& port) {
+  constexpr std::uint64_t kFirstPort = 20'000;
+  constexpr std::uint64_t kPorts = 12'000;
+  const std::uint64_t start = hash_bytes(port + "/" + launcher_variable("TORCHELASTIC_RUN_ID") +
+                                         "/" + launcher_variable("TORCHELASTIC_RESTART_COUNT"));
+  return static_cast<std::uint16_t>(kFirstPort + start % kPorts);
 }
 
 }  // namespace
@@ -79,6 +90,9 @@ Result<std::unique_ptr<World>> World::from_launcher() {
         .message = fmt::format("MASTER_ADDR='{}' and MASTER_PORT='{}': expected a host that "
                                "all ranks reach and a free port of rank 0",
                                host, port_text)};
+  }
+  if (launcher_variable("TORCHELASTIC_USE_AGENT_STORE") == "True") {
+    port = beside_agent(port_text);
   }
   if (options.size == 1) {
     MemoryStore alone;

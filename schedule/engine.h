@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -158,6 +159,7 @@ class Engine {
   void check(std::int64_t now_ns);
   void check_run(Run& run, std::int64_t now_ns);
   void check_records(Channel& channel);
+  Error first_cause(const Error& error) const;
   void suspect(int world_rank, Channel* channel, const Error& error);
   bool lost(Channel& channel, std::uint32_t peer, Code code);
   void judge_suspects(std::int64_t now_ns);
@@ -194,7 +196,8 @@ class Engine {
   std::vector<std::unique_ptr<Transfer>> transfer_graveyard_;
   std::vector<Left> left_;
   std::vector<Suspect> suspects_;
-  std::vector<int> dead_;  // world ranks
+  std::optional<Error> first_death_;  // as seen here or told by any group
+  std::vector<int> dead_;             // world ranks
   Events events_;
   std::uint32_t passes_ = 0;                   // of progress(), to poll idle transports rarely
   std::size_t messaging_ = 0;                  // runs and transfers that use transports

@@ -58,9 +58,26 @@ void Engine::tell(Channel& channel, std::uint32_t sequence, Notice::Kind kind, c
   }
 }
 
-void Engine::fail_channel(Channel& channel, const Error& error, bool tell_others) {
+// A rank that ends after another one's death ends because of it, in whatever group it is missed.
+Error Engine::first_cause(const Error& error) const {
+  const bool follows = first_death_ && error.culprit >= 0 && error.culprit != options_.world_rank &&
+                       error.culprit != first_death_->culprit &&
+                       (error.code == Code::kPeerDead || error.code == Code::kAborted);
+  if (!follows) {
+    return error;
+  }
+  Error cause = *first_death_;
+  cause.message += fmt::format(" (rank {} followed)", error.culprit);
+  return cause;
+}
+
+void Engine::fail_channel(Channel& channel, const Error& given, bool tell_others) {
   if (channel.failure != nullptr) {
     return;
+  }
+  const Error error = first_cause(given);
+  if (error.code == Code::kPeerDead && !first_death_) {
+    first_death_ = error;
   }
   channel.failure = std::make_shared<const Error>(error);
   if (tell_others) {
@@ -180,6 +197,10 @@ void Engine::declare_dead(int world_rank, const Error& error) {
 }
 
 void Engine::on_notice(const Notice& notice) {
+  if (notice.kind == Notice::Kind::kDead && !first_death_) {
+    first_death_ =
+        Error{.code = Code::kPeerDead, .culprit = notice.culprit, .message = notice.text};
+  }
   for (Channel* channel : channels_) {
     if (channel->id() != notice.group) {
       continue;

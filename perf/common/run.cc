@@ -13,7 +13,6 @@
 #include <fmt/format.h>
 
 #include "base/env.h"
-#include "base/hash.h"
 #include "base/log.h"
 #include "collectives/world.h"
 #include "perf/common/launch.h"
@@ -164,23 +163,8 @@ int local_index(int rank) {
   return rank;
 }
 
-// torchrun's own store listens at MASTER_PORT and speaks torch's protocol: ours takes another port,
-// the same on all ranks of the run, below those that the kernel gives to clients.
-void leave_port_of_agent() {
-  if (launcher_variable("TORCHELASTIC_USE_AGENT_STORE") != "True") {
-    return;
-  }
-  constexpr std::uint64_t kFirstPort = 20'000;
-  constexpr std::uint64_t kPorts = 12'000;
-  const std::uint64_t run =
-      hash_bytes(launcher_variable("MASTER_PORT") + "/" + launcher_variable("TORCHELASTIC_RUN_ID") +
-                 "/" + launcher_variable("TORCHELASTIC_RESTART_COUNT"));
-  ::setenv("MASTER_PORT", fmt::format("{}", kFirstPort + run % kPorts).c_str(), 1);
-}
-
 int run_launched(const PerfOptions& options, const WorldOptions& place) {
   pin(options, local_index(place.rank));
-  leave_port_of_agent();
   Result<std::unique_ptr<World>> world = World::from_launcher();
   if (!world.ok()) {
     return say(place.rank, world.error());

@@ -276,6 +276,42 @@ TEST(Failure, ARankThatLeftIsNamed) {
       << marks.get(rank_name(0));
 }
 
+// Rank 1 shares only the world with rank 2: it must not blame rank 3, which only follows.
+TEST(Failure, TheFirstDeathIsNamedInGroupsThatItWasNotIn) {
+  const Marks marks;
+  Ranks::Options options;
+  options.size = 4;
+  options.node_ids = nodes_of("aabb");
+  options.timeout_ms = 60'000;
+  Ranks ranks(options, [&](World& world) {
+    const std::vector<int> lane = {world.rank() % 2, world.rank() % 2 + 2};
+    Result<std::unique_ptr<Communicator>> group = world.new_group(lane, "replicate");
+    if (!group.ok() || !(*group)->barrier().ok()) {
+      return 1;
+    }
+    marks.put("running" + std::to_string(world.rank()), "");
+    if (world.rank() % 2 == 0) {
+      return marks.wait_for("never", 60'000) ? 0 : 1;
+    }
+    if (world.rank() == 3) {
+      marks.wait_for("killed");
+      return world.communicator().barrier().ok() ? 1 : 4;
+    }
+    const Status status = (*group)->barrier();
+    marks.put(rank_name(1), "0 " + (status.ok() ? std::string() : status.error().message));
+    return 3;
+  });
+  for (int rank = 0; rank < 4; ++rank) {
+    ASSERT_TRUE(marks.wait_for("running" + std::to_string(rank)));
+  }
+  ::kill(ranks.pid(2), SIGKILL);
+  EXPECT_EQ(ranks.wait(2), -SIGKILL);
+  marks.put("killed", "");
+  EXPECT_EQ(ranks.wait(3), 4);
+  EXPECT_EQ(ranks.wait(1), 3);
+  EXPECT_NE(told(marks, 1).text.find("rank 2 is gone"), std::string::npos) << told(marks, 1).text;
+}
+
 TEST(Failure, NothingIsLeftInDevShmAfterKills) {
   const auto count = [] {
     int names = 0;
