@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "base/env.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "collectives/world.h"
 #include "perf/common/launch.h"
