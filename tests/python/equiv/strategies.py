@@ -100,7 +100,8 @@ class DdpHalf(Ddp):
     def wrap(self, module: nn.Module) -> nn.Module:
         wrapped = super().wrap(module)
 
-        def compress(_: object, bucket: dist.GradBucket) -> torch.futures.Future:
+        # No annotations: torch compares them with types, and here they would be text.
+        def compress(_, bucket):
             half = bucket.buffer().to(self.dtype).div_(SIZE)
             future = dist.all_reduce(half, async_op=True).get_future()
             return future.then(lambda done: bucket.buffer().copy_(done.value()[0]))
