@@ -196,6 +196,7 @@ class Engine {
   std::vector<std::unique_ptr<Transfer>> transfer_graveyard_;
   std::vector<Left> left_;
   std::vector<Suspect> suspects_;
+  std::vector<int> departed_;         // world ranks that said goodbye
   std::optional<Error> first_death_;  // as seen here or told by any group
   std::vector<int> dead_;             // world ranks
   Events events_;

@@ -149,11 +149,13 @@ void Engine::suspect(int world_rank, Channel* channel, const Error& error) {
 // for the verdict.
 bool Engine::lost(Channel& channel, std::uint32_t peer, Code code) {
   const int world_rank = channel.world_ranks[peer];
-  if (code == Code::kPeerDead) {
+  const bool departed =
+      std::find(departed_.begin(), departed_.end(), world_rank) != departed_.end();
+  if (code == Code::kPeerDead && !departed) {
     suspect(world_rank, nullptr, gone_error(world_rank));
     return true;
   }
-  if (code == Code::kAborted) {
+  if (code == Code::kAborted || departed) {
     suspect(world_rank, &channel, left_error(world_rank));
     return true;
   }
@@ -197,6 +199,10 @@ void Engine::declare_dead(int world_rank, const Error& error) {
 }
 
 void Engine::on_notice(const Notice& notice) {
+  if (notice.kind == Notice::Kind::kGoodbye) {
+    departed_.push_back(notice.from);
+    return;
+  }
   if (notice.kind == Notice::Kind::kDead && !first_death_) {
     first_death_ =
         Error{.code = Code::kPeerDead, .culprit = notice.culprit, .message = notice.text};
