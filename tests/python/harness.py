@@ -33,7 +33,7 @@ def environment(**more: str) -> dict[str, str]:
     return own
 
 
-def run_script(text: str, limit_s: float = 60, **more: str) -> subprocess.CompletedProcess[str]:
+def run_script(text: str, limit_s: float = 240, **more: str) -> subprocess.CompletedProcess[str]:
     """Runs a Python program in a process of its own."""
     return subprocess.run(
         [sys.executable, "-c", text],
@@ -108,14 +108,14 @@ class Ranks:
         for rank in self.ranks:
             rank.send({"file": str(file), "function": function, "args": args})
 
-    def replies(self, limit_s: float = 60) -> list[dict[str, Any]]:
+    def replies(self, limit_s: float = 120) -> list[dict[str, Any]]:
         """What every rank answered, in rank order; a rank without an answer breaks the job."""
         deadline = time.monotonic() + limit_s
         replies = [rank.receive(deadline) for rank in self.ranks]
         self.broken = self.broken or any("lost" in reply for reply in replies)
         return replies
 
-    def call(self, file: str | Path, function: str, *args: Any, limit_s: float = 60) -> list[Any]:
+    def call(self, file: str | Path, function: str, *args: Any, limit_s: float = 120) -> list[Any]:
         """Runs the function on every rank and returns their values; raises if any failed."""
         self.start(file, function, *args)
         replies = self.replies(limit_s)

@@ -25,10 +25,10 @@ def test_equal_to_one_process(size):
         command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         try:
-            output, _ = process.communicate(timeout=300)
+            output, _ = process.communicate(timeout=480)
         except subprocess.TimeoutExpired:
             process.terminate()
             output, _ = process.communicate(timeout=60)
-            raise AssertionError(f"no end within 300 s:\n{output}") from None
+            raise AssertionError(f"no end within 480 s:\n{output}") from None
     assert process.returncode == 0, output
     assert "PASS" in output and "FAIL" not in output, output

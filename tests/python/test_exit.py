@@ -49,7 +49,7 @@ def _exits(folder: str, how: str) -> None:
         for rank in range(2)
     ]
     try:
-        ends = [process.communicate(timeout=60)[0].decode() for process in processes]
+        ends = [process.communicate(timeout=240)[0].decode() for process in processes]
     finally:
         for process in processes:
             if process.poll() is None:

@@ -22,7 +22,7 @@ def _entry_ms() -> float:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=True,
     )
     times = re.findall(r"import time:\s+\d+ \|\s+(\d+) \| (\s*)(isthmus\S*)", done.stderr)

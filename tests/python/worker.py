@@ -44,7 +44,7 @@ def main() -> None:
     faulthandler.enable()
     for line in sys.stdin:
         request = json.loads(line)
-        faulthandler.dump_traceback_later(45)
+        faulthandler.dump_traceback_later(100)
         try:
             value = getattr(_load(request["file"]), request["function"])(*request["args"])
             reply = {"value": value}
