@@ -165,26 +165,30 @@ Status Run::copy(std::uint32_t node) {
   return {};
 }
 
-Status Run::reduce(std::uint32_t node) {
+// Where operand number `number` of a Reduce lies.
+Place Run::operand_place(const Part& part, const Step& step, std::uint32_t number) const {
+  if (step.count == 0) {
+    return number == 0 ? step.dst : step.src;
+  }
+  const bool mapped = is_mapped(step.src.space);
+  const bool own =
+      mapped ? step.src.local + number == part.schedule->local : number == step.src.local;
+  if (step.own_input && own) {
+    return {Space::kInput, 0, step.begin};
+  }
+  return mapped ? Place{step.src.space, step.src.local + number, step.src.at}
+                : Place{step.src.space, 0, step.src.at + number * (step.end - step.begin)};
+}
+
+Status Run::read_operands(std::uint32_t node) {
   const Step& step = step_of(node);
   const Part& part = part_of(node);
   const std::uint32_t length = step.end - step.begin;
-  const bool mapped = is_mapped(step.src.space);
   const std::uint32_t count = step.count == 0 ? 2 : step.count;
-  for (std::vector<Value>& operands : operands_) {
-    operands.clear();
-  }
-  for (std::uint32_t k = 0; k < count; ++k) {
-    Place place = {step.src.space, 0, step.src.at + k * length};
-    if (step.count == 0) {
-      place = k == 0 ? step.dst : step.src;
-    } else if (mapped) {
-      place = {step.src.space, step.src.local + k, step.src.at};
-    }
-    const bool own = mapped ? place.local == part.schedule->local : k == step.src.local;
-    if (step.count > 0 && step.own_input && own) {
-      place = {Space::kInput, 0, step.begin};
-    }
+  operands_[0].clear();
+  operands_[1].clear();
+  for (std::uint32_t number = 0; number < count; ++number) {
+    const Place place = operand_place(part, step, number);
     ISTHMUS_TRY(read(node, place, length));
     const Ref from = ref(part, place);
     for (std::uint32_t i = 0; i < length; ++i) {
@@ -192,11 +196,19 @@ Status Run::reduce(std::uint32_t node) {
       operands_[1].push_back(values_[1][from.cell + i]);
     }
   }
+  return {};
+}
+
+Status Run::reduce(std::uint32_t node) {
+  const Step& step = step_of(node);
+  const std::uint32_t length = step.end - step.begin;
+  const std::uint32_t count = step.count == 0 ? 2 : step.count;
+  ISTHMUS_TRY(read_operands(node));
   ISTHMUS_TRY(write(node, step.dst, length));
   if (step.dst.space == Space::kOutput) {
     ISTHMUS_TRY(check_gate(node, nullptr));
   }
-  const Ref to = ref(part, step.dst);
+  const Ref to = ref(part_of(node), step.dst);
   for (int variant = 0; variant < 2; ++variant) {
     const std::size_t first = variant == 0 ? to.apart : to.cell;
     for (std::uint32_t i = 0; i < length; ++i) {
@@ -264,36 +276,40 @@ Status Run::check_started(const Part& part) {
   return {};
 }
 
-Status Run::check_mark(const Part& part, std::uint32_t mark) {
+// What a mark of the output must end with; of a reduction only the sum, before it is finished.
+Run::Value Run::expected(const Part& part, std::uint32_t mark) const {
   const Schedule& schedule = *part.schedule;
   const std::uint32_t pieces = schedule.partition.pieces();
+  if (schedule.op == OpKind::kAllGather) {
+    return word(mark / pieces, mark % pieces);
+  }
+  if (schedule.op == OpKind::kBroadcast) {
+    return word(schedule.root, mark);
+  }
+  const bool scattered = schedule.op == OpKind::kReduceScatter;
+  Value sum;
+  for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
+    sum.sum += word(rank, scattered ? part.rank * pieces + mark : mark).sum;
+  }
+  return sum;
+}
+
+Status Run::check_mark(const Part& part, std::uint32_t mark) {
+  const Schedule& schedule = *part.schedule;
   const Ref at = ref(part, {Space::kOutput, 0, mark});
   const Ref at_first = ref(parts_[part.operation * ranks_], {Space::kOutput, 0, mark});
-  Value expected;
-  bool exact = true;
-  if (schedule.op == OpKind::kAllGather) {
-    expected = word(mark / pieces, mark % pieces);
-  } else if (schedule.op == OpKind::kBroadcast) {
-    expected = word(schedule.root, mark);
-  } else {
-    const bool scattered = schedule.op == OpKind::kReduceScatter;
-    const std::uint32_t source = scattered ? part.rank * pieces + mark : mark;
-    for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
-      expected.sum += word(rank, source).sum;
-    }
-    exact = false;
-  }
+  const Value wanted = expected(part, mark);
+  const bool moved = schedule.op == OpKind::kAllGather || schedule.op == OpKind::kBroadcast;
   for (int variant = 0; variant < 2; ++variant) {
     const Value& got = values_[variant][variant == 0 ? at.apart : at.cell];
     const std::string_view where = variant == 0 ? "" : ", in place";
-    const bool right =
-        exact ? got == expected
-              : got.sum == finished(expected).sum || (ranks_ == 1 && got.sum == expected.sum);
-    if (!right) {
+    // A lone rank's operand may be copied or reduced.
+    const bool reduced = got.sum == finished(wanted).sum || (ranks_ == 1 && got.sum == wanted.sum);
+    if (moved ? got != wanted : !reduced) {
       return fault(
           schedule, schedule.steps.size(),
           fmt::format("mark {} of the output does not end with {}{}", mark,
-                      exact ? "its source's data" : "every rank's contribution once, finished last",
+                      moved ? "its source's data" : "every rank's contribution once, finished last",
                       where));
     }
     const Value& first = values_[variant][variant == 0 ? at_first.apart : at_first.cell];

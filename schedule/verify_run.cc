@@ -165,19 +165,24 @@ Status Run::pair_messages(std::uint32_t operation) {
     if (i > 0 && !before(sends[i - 1], sends[i])) {
       return fault_at(sends[i].node, "two messages have this number");
     }
-    const Step& send = step_of(sends[i].node);
-    const Step& recv = step_of(recvs[i].node);
-    const Partition& partition = part_of(sends[i].node).schedule->partition;
-    const std::uint32_t length = send.end - send.begin;
-    const bool same_place = partition.ranked ? (send.begin - recv.begin) % partition.pieces() == 0
-                                             : send.begin == recv.begin;
-    if (length != recv.end - recv.begin || (length > 0 && !same_place)) {
-      return fault_at(recvs[i].node,
-                      fmt::format("the sender's message has another length: {}", describe(send)));
-    }
-    partner_[sends[i].node] = recvs[i].node;
-    partner_[recvs[i].node] = sends[i].node;
+    ISTHMUS_TRY(pair(sends[i].node, recvs[i].node));
   }
+  return {};
+}
+
+Status Run::pair(std::uint32_t send, std::uint32_t recv) {
+  const Step& out = step_of(send);
+  const Step& in = step_of(recv);
+  const Partition& partition = part_of(send).schedule->partition;
+  const std::uint32_t length = out.end - out.begin;
+  const bool same_place =
+      partition.ranked ? (out.begin - in.begin) % partition.pieces() == 0 : out.begin == in.begin;
+  if (length != in.end - in.begin || (length > 0 && !same_place)) {
+    return fault_at(recv,
+                    fmt::format("the sender's message has another length: {}", describe(out)));
+  }
+  partner_[send] = recv;
+  partner_[recv] = send;
   return {};
 }
 

@@ -84,6 +84,7 @@ class Run {
   void lay_out();
   void fill(const Part& part);
   Status pair_messages(std::uint32_t operation);
+  Status pair(std::uint32_t send, std::uint32_t recv);
   Status link_awaits(Part& part);
 
   // Execution.
@@ -102,12 +103,15 @@ class Run {
   Status read(std::uint32_t node, const Place& place, std::uint32_t length);
   Status write(std::uint32_t node, const Place& place, std::uint32_t length);
   Status copy(std::uint32_t node);
+  Place operand_place(const Part& part, const Step& step, std::uint32_t number) const;
+  Status read_operands(std::uint32_t node);
   Status reduce(std::uint32_t node);
   Status take_message(std::uint32_t send, std::uint32_t recv);
   Status check_gate(std::uint32_t node, const std::uint64_t* more);
 
   // Results.
   Status check_results(std::uint32_t operation);
+  Value expected(const Part& part, std::uint32_t mark) const;
   Status check_mark(const Part& part, std::uint32_t mark);
   Status check_started(const Part& part);
 
