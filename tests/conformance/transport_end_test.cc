@@ -350,6 +350,37 @@ TEST_P(TransportEnd, CompletedSendsOutliveTheGoodbye) {
   }
 }
 
+// Completed sends, then the goodbye at once, before the receiver has had a turn.
+TEST_P(TransportEnd, TheGoodbyeDoesNotOvertakeData) {
+  start(2, 44);
+  harness_->exchange(0, 1);
+  const std::uint64_t operation = harness_->fresh_operation();
+  constexpr std::uint32_t kMessages = 20;
+  Buffer out(3000);
+  out.fill(8);
+  std::deque<Buffer> ins(kMessages, Buffer(3000));
+  std::vector<const Operation*> sends;
+  std::vector<const Operation*> receives;
+  for (std::uint32_t i = 0; i < kMessages; ++i) {
+    receives.push_back(&harness_->recv(1, 0, {operation, i}, ins[i].span()));
+  }
+  for (std::uint32_t i = 0; i < kMessages; ++i) {
+    sends.push_back(&harness_->send(0, 1, {operation, i}, out.span()));
+  }
+  const auto over = [](const Operation* each) { return each->done; };
+  for (int i = 0; i < 200 && !std::all_of(sends.begin(), sends.end(), over); ++i) {
+    harness_->turn_of(0);
+  }
+  harness_->rank(0).shutdown();
+  harness_->cancel(0, 1, operation);  // tells the harness that no completion follows
+  ASSERT_TRUE(harness_->finish_all());
+  for (std::uint32_t i = 0; i < kMessages; ++i) {
+    if (sends[i]->succeeded()) {
+      EXPECT_TRUE(receives[i]->succeeded() && ins[i].holds(8)) << i;
+    }
+  }
+}
+
 TEST_P(TransportEnd, DeathFailsAllThatWaitsForTheDead) {
   start(4, 41);
   for (int a = 0; a < 4; ++a) {
