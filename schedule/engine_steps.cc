@@ -260,14 +260,9 @@ bool Engine::post(Run& run, std::uint32_t index) {
 
 bool Engine::advance_dataflow(Run& run) {
   bool moved = false;
-  std::vector<std::uint32_t> again;
   const auto retry = [&](std::vector<std::uint32_t>* list) {
-    again.swap(*list);
+    run.ready.insert(run.ready.end(), list->begin(), list->end());
     list->clear();
-    for (const std::uint32_t index : again) {
-      run.ready.push_back(index);
-    }
-    again.clear();
   };
   retry(&run.awaiting);
   retry(&run.busy);
