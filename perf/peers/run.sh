@@ -6,7 +6,8 @@
 # Runs the peers in turn (A B C, A B C, ...), N rounds of it, under a lock, and appends CSV.
 # Peers: isthmus, gloo, ompi4 ompi5 (ompi[45]-han -tuned), mpich4 mpich5, impi, oneccl,
 #   deepspeed-shm (a ds_shm.py with all_reduce), bare (the limits' oracle, options in BENCH_BARE),
-#   torch:BACKEND:MODULE (a torch.distributed backend that MODULE's import registers).
+#   torch:BACKEND:MODULE (a torch.distributed backend that MODULE's import registers); torch:fake:os
+#   is torch's group that moves nothing, the floor under any backend.
 # Variants by environment and BENCH_TAG, which is added to the label:
 #   OMPI_MCA_coll_sm_priority=100 BENCH_TAG=-sm run.sh ompi4
 # -l: on the first NODES nodes of the network lab that is up, ranks dealt out in blocks.
