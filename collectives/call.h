@@ -8,12 +8,13 @@
 
 namespace isthmus {
 
-// One collective as its caller states it. Buffers may be any aligned memory of this process.
-//   barrier:         no buffers
-//   all_reduce:      input[count] -> output[count]; in place when equal
-//   all_gather:      input[count] -> output[count x ranks]; in place when input is output + rank x
-//   count reduce_scatter:  input[count x ranks] -> output[count]; in place when output is input +
-//   rank x count broadcast:       output[count], read on root; input is ignored
+// One collective as its caller states it. Buffers may be any aligned memory of this process, where
+// N is the number of ranks:
+// - barrier: none
+// - all_reduce: input[count] to output[count]; in place when they are equal
+// - all_gather: input[count] to output[count x N]; in place when input is output + rank x count
+// - reduce_scatter: input[count x N] to output[count]; in place when output is input + rank x count
+// - broadcast: output[count], read on the root; input is ignored
 struct Call {
   OpKind op = OpKind::kBarrier;
   DType dtype = DType::kByte;
@@ -22,6 +23,16 @@ struct Call {
   const void* input = nullptr;
   void* output = nullptr;
   std::size_t count = 0;  // elements, see above
+};
+
+// One message as its sender or its receiver states it.
+struct MessageCall {
+  bool is_recv = false;
+  int peer = -1;  // rank in the group
+  std::uint32_t tag = 0;
+  const void* data = nullptr;  // of a send
+  void* into = nullptr;        // of a receive
+  std::size_t bytes = 0;
 };
 
 struct CallOptions {

@@ -36,12 +36,14 @@ Result<WorkRef> Communicator::start(const Call& call, const CallOptions& options
 
 Result<WorkRef> Communicator::start_send(const void* data, std::size_t bytes, int peer,
                                          std::uint32_t tag, const CallOptions& options) {
-  return group_->start_transfer(data, nullptr, bytes, peer, tag, false, options);
+  return group_->start_message(
+      {.is_recv = false, .peer = peer, .tag = tag, .data = data, .bytes = bytes}, options);
 }
 
 Result<WorkRef> Communicator::start_recv(void* data, std::size_t bytes, int peer, std::uint32_t tag,
                                          const CallOptions& options) {
-  return group_->start_transfer(nullptr, data, bytes, peer, tag, true, options);
+  return group_->start_message(
+      {.is_recv = true, .peer = peer, .tag = tag, .into = data, .bytes = bytes}, options);
 }
 
 void Communicator::set_timeout_ms(std::int64_t timeout_ms) {

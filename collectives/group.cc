@@ -187,31 +187,30 @@ Result<WorkRef> Group::start(const Call& call, const CallOptions& options) {
   return work;
 }
 
-Result<WorkRef> Group::start_transfer(const void* data, void* into, std::size_t bytes, int peer,
-                                      std::uint32_t tag, bool is_recv, const CallOptions& options) {
+Result<WorkRef> Group::start_message(const MessageCall& call, const CallOptions& options) {
   if (forked_child()) {
     return forked_error();
   }
-  if (peer < 0 || static_cast<std::uint32_t>(peer) >= channel_.ranks() ||
-      static_cast<std::uint32_t>(peer) == channel_.rank) {
+  if (call.peer < 0 || static_cast<std::uint32_t>(call.peer) >= channel_.ranks() ||
+      static_cast<std::uint32_t>(call.peer) == channel_.rank) {
     return Error{
         .code = Code::kInvalidArgument,
         .culprit = channel_.world_rank(),
         .message = fmt::format("rank {}: {} names rank {}, expected another rank of the {} in "
                                "group '{}'",
-                               channel_.world_rank(), is_recv ? "recv" : "send", peer,
+                               channel_.world_rank(), call.is_recv ? "recv" : "send", call.peer,
                                channel_.ranks(), channel_.name)};
   }
   auto transfer = std::make_unique<Engine::Transfer>();
   auto work = std::make_shared<Work>(&engine_);
   transfer->channel = &channel_;
-  transfer->peer = static_cast<std::uint32_t>(peer);
-  transfer->is_recv = is_recv;
-  transfer->data = {static_cast<const std::byte*>(data), bytes};
-  transfer->into = {static_cast<std::byte*>(into), bytes};
-  transfer->info.kind = static_cast<std::uint8_t>(is_recv ? OpKind::kRecv : OpKind::kSend);
+  transfer->peer = static_cast<std::uint32_t>(call.peer);
+  transfer->is_recv = call.is_recv;
+  transfer->data = {static_cast<const std::byte*>(call.data), call.bytes};
+  transfer->into = {static_cast<std::byte*>(call.into), call.bytes};
+  transfer->info.kind = static_cast<std::uint8_t>(call.is_recv ? OpKind::kRecv : OpKind::kSend);
   transfer->info.dtype = static_cast<std::uint8_t>(DType::kByte);
-  transfer->info.count = bytes;
+  transfer->info.count = call.bytes;
   transfer->timeout_ms = options.timeout_ms >= 0
                              ? options.timeout_ms
                              : channel_.timeout_ms.load(std::memory_order_relaxed);
@@ -219,9 +218,10 @@ Result<WorkRef> Group::start_transfer(const void* data, void* into, std::size_t 
   {
     // The n-th transfer of a tag in a direction meets the n-th of the other side.
     const BatonGuard guard(engine_.baton());
-    const std::uint64_t lane = (static_cast<std::uint64_t>(tag) << 32) |
-                               (static_cast<std::uint64_t>(peer) << 1) | (is_recv ? 1U : 0U);
-    transfer->tag = {.operation = make_operation(channel_.id(), tag, true),
+    const std::uint64_t lane = (static_cast<std::uint64_t>(call.tag) << 32) |
+                               (static_cast<std::uint64_t>(call.peer) << 1) |
+                               (call.is_recv ? 1U : 0U);
+    transfer->tag = {.operation = make_operation(channel_.id(), call.tag, true),
                      .message = transfers_[lane]++};
   }
   ISTHMUS_TRY(engine_.start_transfer(std::move(transfer)));

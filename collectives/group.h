@@ -41,8 +41,7 @@ class Group {
 
   Status run(const Call& call, const CallOptions& options);
   Result<WorkRef> start(const Call& call, const CallOptions& options);
-  Result<WorkRef> start_transfer(const void* data, void* into, std::size_t bytes, int peer,
-                                 std::uint32_t tag, bool is_recv, const CallOptions& options);
+  Result<WorkRef> start_message(const MessageCall& call, const CallOptions& options);
   void abort(std::string_view reason);
   std::shared_ptr<const Error> failure();
   std::string algorithm_of(const Call& call);

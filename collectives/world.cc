@@ -58,7 +58,11 @@ std::int64_t default_timeout_ms(std::int64_t asked) {
 
 class World::Impl : public std::enable_shared_from_this<World::Impl> {
  public:
+  Impl() = default;
   ~Impl();
+
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 
   Status start(const WorldOptions& options, Rendezvous& store);
   // keep: true for groups that their user owns.
