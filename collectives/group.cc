@@ -13,10 +13,6 @@
 namespace isthmus {
 namespace {
 
-bool reduces(OpKind op) {
-  return op == OpKind::kAllReduce || op == OpKind::kReduceScatter;
-}
-
 std::uint64_t plan_key(const Call& call, std::size_t bytes) {
   // All sizes of a class run the same schedule.
   return std::uint64_t{size_class(bytes)} | (static_cast<std::uint64_t>(call.op) << 8) |
@@ -65,7 +61,7 @@ Status Group::check(const Call& call) const {
     return refuse(
         fmt::format("root {} is not a rank of a group of {}", call.root, channel_.ranks()));
   }
-  if (reduces(call.op) && call.dtype == DType::kByte) {
+  if (op_traits(call.op).reduces && call.dtype == DType::kByte) {
     return refuse(
         fmt::format("{} of {} has no kernel", red_op_name(call.red_op), dtype_name(call.dtype)));
   }
@@ -90,7 +86,7 @@ Status Group::run_alone(const Call& call) const {
 
 Result<std::shared_ptr<const Plan>> Group::build_plan(const Call& call, std::size_t bytes) const {
   const bool half = call.dtype == DType::kFloat16 || call.dtype == DType::kBFloat16;
-  const Payload payload{.bytes = bytes, .rounds = half && reduces(call.op)};
+  const Payload payload{.bytes = bytes, .rounds = half && op_traits(call.op).reduces};
   ISTHMUS_ASSIGN(const Choice choice, select_algorithm(topology_, call.op, payload, env().ALGO));
   ISTHMUS_ASSIGN(Schedule schedule, choice.algorithm->build({.topology = topology_,
                                                              .rank = channel_.rank,
@@ -98,7 +94,7 @@ Result<std::shared_ptr<const Plan>> Group::build_plan(const Call& call, std::siz
                                                              .tuning = choice.tuning}));
   auto plan = std::make_shared<Plan>();
   plan->schedule = std::move(schedule);
-  plan->reduce = reduces(call.op) ? reduce_kernel(call.dtype, call.red_op) : nullptr;
+  plan->reduce = op_traits(call.op).reduces ? reduce_kernel(call.dtype, call.red_op) : nullptr;
   plan->divisor = call.red_op == RedOp::kAvg ? static_cast<std::int32_t>(channel_.ranks()) : 1;
   return std::shared_ptr<const Plan>(std::move(plan));
 }

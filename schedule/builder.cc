@@ -62,8 +62,7 @@ void Builder::note_units(const Place& place, const Step& step, std::uint32_t spa
     return;
   }
   if (is_caller(place.space)) {
-    const std::uint32_t mark = caller_mark(schedule_, place);
-    unaddressable_ |= mark + length > partition.marks();
+    unaddressable_ |= place.at + length > schedule_.caller_marks(place.space);
     return;
   }
   const std::uint32_t block = step.begin >> partition.pieces_log2;

@@ -17,7 +17,7 @@ class Finder {
       : schedule_(*schedule),
         gate_(gate),
         last_named_(schedule->steps.size(), kNone),
-        caller_(schedule->partition.marks()),
+        caller_(caller_cells(*schedule)),
         scratch_(schedule->scratch_units),
         line_(1),
         slot_(schedule->slot_units),
@@ -227,9 +227,16 @@ class Finder {
 }  // namespace
 
 std::uint32_t caller_mark(const Schedule& schedule, const Place& place) {
-  const bool own_block = (schedule.op == OpKind::kAllGather && place.space == Space::kInput) ||
-                         (schedule.op == OpKind::kReduceScatter && place.space == Space::kOutput);
-  return own_block ? (schedule.rank << schedule.partition.pieces_log2) + place.at : place.at;
+  const OpTraits& traits = op_traits(schedule.op);
+  const bool output = place.space == Space::kOutput;
+  if (output ? traits.output_block : traits.input_block) {
+    return (schedule.rank << schedule.partition.pieces_log2) + place.at;
+  }
+  return output && !traits.in_place ? schedule.partition.marks() + place.at : place.at;
+}
+
+std::uint32_t caller_cells(const Schedule& schedule) {
+  return schedule.partition.marks() * (op_traits(schedule.op).in_place ? 1 : 2);
 }
 
 void infer_dependencies(Schedule* schedule, std::size_t gate) {

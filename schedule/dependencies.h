@@ -12,7 +12,11 @@ namespace isthmus {
 void infer_dependencies(Schedule* schedule, std::size_t gate);
 
 // Where a caller's place lies when input and output are one buffer: the mark in the larger of the
-// two. All schedules are made for both cases, in place and apart.
+// two. All schedules are made for both cases, in place and apart. Of an operation that has no
+// in-place form the output lies behind the input.
 std::uint32_t caller_mark(const Schedule& schedule, const Place& place);
+
+// One more than the largest of them.
+std::uint32_t caller_cells(const Schedule& schedule);
 
 }  // namespace isthmus

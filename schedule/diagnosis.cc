@@ -15,10 +15,6 @@ bool has_buffers(OpKind kind) {
   return kind != OpKind::kBarrier;
 }
 
-bool reduces(OpKind kind) {
-  return kind == OpKind::kAllReduce || kind == OpKind::kReduceScatter;
-}
-
 void add_unique(std::vector<int>* ranks, int rank) {
   if (std::find(ranks->begin(), ranks->end(), rank) == ranks->end()) {
     ranks->push_back(rank);
@@ -56,11 +52,12 @@ std::string describe_call(std::uint32_t sequence, const OperationInfo& info) {
   if (has_buffers(kind)) {
     text += fmt::format(" {}[{}]", dtype_name(static_cast<DType>(info.dtype)), info.count);
   }
-  if (reduces(kind)) {
+  if (op_traits(kind).reduces) {
     text += fmt::format(" {}", red_op_name(static_cast<RedOp>(info.red_op)));
   }
-  if (kind == OpKind::kBroadcast) {
-    text += fmt::format(" from group rank {}", info.root);
+  if (op_traits(kind).rooted) {
+    text +=
+        fmt::format(" {} group rank {}", op_traits(kind).from_root() ? "from" : "to", info.root);
   }
   return text;
 }

@@ -1,6 +1,5 @@
 #include "schedule/schedule.h"
 
-#include <array>
 #include <iterator>
 
 #include <fmt/format.h>
@@ -10,9 +9,6 @@
 namespace isthmus {
 
 namespace {
-
-constexpr std::array<std::string_view, kOpKindCount> kOpNames = {
-    "barrier", "all_reduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv"};
 
 constexpr std::uint64_t pack(std::uint32_t high, std::uint32_t low) {
   return (static_cast<std::uint64_t>(high) << 32) | low;
@@ -35,9 +31,14 @@ std::uint64_t add_step(std::uint64_t hash, const Step& step) {
 
 }  // namespace
 
-std::string_view op_kind_name(OpKind op) {
-  const std::size_t index = static_cast<std::size_t>(op);
-  return index < kOpNames.size() ? kOpNames[index] : "unknown";
+std::uint32_t Schedule::caller_marks(Space space) const {
+  const OpTraits& traits = op_traits(op);
+  const Party party = space == Space::kInput ? traits.input : traits.output;
+  if (party == Party::kNobody || (party == Party::kRoot && rank != root)) {
+    return 0;
+  }
+  const bool block = space == Space::kInput ? traits.input_block : traits.output_block;
+  return block ? partition.pieces() : partition.marks();
 }
 
 std::uint64_t Schedule::hash() const {
@@ -67,7 +68,7 @@ std::string Schedule::to_string() const {
   auto out = std::back_inserter(text);
   fmt::format_to(out, "{} by {}: rank {} of {}, local {} of {}", op_kind_name(op), algorithm, rank,
                  ranks, local, locals);
-  if (op == OpKind::kBroadcast) {
+  if (op_traits(op).rooted) {
     fmt::format_to(out, ", root {}", root);
   }
   fmt::format_to(out, "; {} blocks of {} pieces, {}; units: scratch {}, slot {}, stage {}{}; {}\n",

@@ -6,24 +6,10 @@
 #include <vector>
 
 #include "schedule/geometry.h"
+#include "schedule/operation.h"
 #include "schedule/step.h"
 
 namespace isthmus {
-
-// Operations. The values are part of signatures and of the wire format: append only.
-enum class OpKind : std::uint8_t {
-  kBarrier = 0,
-  kAllReduce = 1,
-  kAllGather = 2,
-  kReduceScatter = 3,
-  kBroadcast = 4,
-  kSend = 5,  // point to point, matched outside schedules
-  kRecv = 6,
-};
-
-inline constexpr int kOpKindCount = 7;
-
-std::string_view op_kind_name(OpKind op);
 
 // One rank's part of a collective: steps, and the dependencies between them. Immutable once built
 // by Builder; holds no pointer, so it can be cached, printed, hashed, proved, costed and simulated.
@@ -54,6 +40,9 @@ struct Schedule {
   std::vector<std::uint32_t> release_begin;
   std::vector<std::uint32_t> releases;
   std::vector<std::uint32_t> wait_count;
+
+  // Marks of the caller's input or output buffer; 0 where this rank has none.
+  std::uint32_t caller_marks(Space space) const;
 
   std::uint64_t hash() const;
 

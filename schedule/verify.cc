@@ -36,9 +36,7 @@ Status check_caller_place(const Schedule& schedule, std::size_t index, const Pla
   const Step& step = schedule.steps[index];
   const Partition& partition = schedule.partition;
   const std::uint32_t length = step.end - step.begin;
-  const bool block_only = (schedule.op == OpKind::kAllGather && place.space == Space::kInput) ||
-                          (schedule.op == OpKind::kReduceScatter && place.space == Space::kOutput);
-  const std::uint32_t marks = block_only ? partition.pieces() : partition.marks();
+  const std::uint32_t marks = schedule.caller_marks(place.space);
   if (place.at > marks || length > marks - place.at) {
     return fault(schedule, index, "a span leaves the caller's buffer");
   }
@@ -184,7 +182,7 @@ Status check_identity(const Schedule& first, const Schedule& schedule, std::uint
                  fmt::format("it stands for rank {} of {}", rank, topology.ranks()));
   }
   if (schedule.op != first.op || schedule.partition != first.partition ||
-      (schedule.op == OpKind::kBroadcast && schedule.root != first.root)) {
+      (op_traits(schedule.op).rooted && schedule.root != first.root)) {
     return fault(schedule, whole, "rank 0 has another operation, partition or root");
   }
   if (schedule.partition.ranked && schedule.partition.blocks != schedule.ranks) {

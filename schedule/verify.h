@@ -26,9 +26,8 @@ enum class Delivery : std::uint8_t { kEager, kRendezvous };
 //     last; for all_reduce combined by the same tree on all ranks, hence to the same bits. Both for
 //     input and output apart and in place;
 //   - the input is never written, a mapped space only by its owner;
-//   - no byte of the output is written before every rank is known to have started the same
-//   operation
-//     (broadcast: the root); a barrier ends only then.
+//   - no byte of the output is written before every rank (of what comes from a root: the root) is
+//     known to have started the same operation; a barrier ends only then.
 // Because no race is left, one execution stands for all; so the time is linear in steps and marks,
 // but for the square of one rank's steps / 64 where a schedule does not run in order.
 //

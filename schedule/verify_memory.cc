@@ -126,12 +126,13 @@ Status Run::write(std::uint32_t node, const Place& place, std::uint32_t length) 
   return {};
 }
 
-// The output is written: every rank (broadcast: the root) must be known to have started.
+// The output is written: every rank (of what comes from a root: that) must be known to have
+// started.
 Status Run::check_gate(std::uint32_t node, const std::uint64_t* more) {
   const Schedule& schedule = *part_of(node).schedule;
   for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
     const std::uint64_t word = known(node)[rank / 64] | (more == nullptr ? 0 : more[rank / 64]);
-    const bool needed = schedule.op != OpKind::kBroadcast || rank == schedule.root;
+    const bool needed = !op_traits(schedule.op).from_root() || rank == schedule.root;
     if (needed && (word >> (rank % 64) & 1U) == 0) {
       return fault_at(
           node, fmt::format("it writes the output before rank {} is known to have started", rank));
@@ -252,8 +253,7 @@ Status Run::check_results(std::uint32_t operation) {
       ISTHMUS_TRY(check_started(part));
       continue;
     }
-    const std::uint32_t marks = schedule.op == OpKind::kReduceScatter ? schedule.partition.pieces()
-                                                                      : schedule.partition.marks();
+    const std::uint32_t marks = schedule.caller_marks(Space::kOutput);
     for (std::uint32_t mark = 0; mark < marks; ++mark) {
       ISTHMUS_TRY(check_mark(part, mark));
     }
@@ -279,19 +279,22 @@ Status Run::check_started(const Part& part) {
 // What a mark of the output must end with; of a reduction only the sum, before it is finished.
 Run::Value Run::expected(const Part& part, std::uint32_t mark) const {
   const Schedule& schedule = *part.schedule;
+  const OpTraits& traits = op_traits(schedule.op);
   const std::uint32_t pieces = schedule.partition.pieces();
-  if (schedule.op == OpKind::kAllGather) {
-    return word(mark / pieces, mark % pieces);
+  const std::uint32_t own_block = part.rank * pieces;
+  const std::uint32_t whole_mark = traits.output_block ? own_block + mark : mark;
+  if (traits.reduces) {
+    Value sum;
+    for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
+      sum.sum += word(rank, whole_mark).sum;
+    }
+    return sum;
   }
-  if (schedule.op == OpKind::kBroadcast) {
-    return word(schedule.root, mark);
+  if (traits.from_root()) {
+    return word(schedule.root, whole_mark);
   }
-  const bool scattered = schedule.op == OpKind::kReduceScatter;
-  Value sum;
-  for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
-    sum.sum += word(rank, scattered ? part.rank * pieces + mark : mark).sum;
-  }
-  return sum;
+  // A block of each rank: its own, or the one that it has for this rank.
+  return word(mark / pieces, (traits.input_block ? 0 : own_block) + mark % pieces);
 }
 
 Status Run::check_mark(const Part& part, std::uint32_t mark) {
@@ -299,7 +302,7 @@ Status Run::check_mark(const Part& part, std::uint32_t mark) {
   const Ref at = ref(part, {Space::kOutput, 0, mark});
   const Ref at_first = ref(parts_[part.operation * ranks_], {Space::kOutput, 0, mark});
   const Value wanted = expected(part, mark);
-  const bool moved = schedule.op == OpKind::kAllGather || schedule.op == OpKind::kBroadcast;
+  const bool moved = !op_traits(schedule.op).reduces;
   for (int variant = 0; variant < 2; ++variant) {
     const Value& got = values_[variant][variant == 0 ? at.apart : at.cell];
     const std::string_view where = variant == 0 ? "" : ", in place";

@@ -110,12 +110,10 @@ void Run::lay_out() {
 // started.
 void Run::fill(const Part& part) {
   const Schedule& schedule = *part.schedule;
-  const bool root = schedule.op == OpKind::kBroadcast && part.rank == schedule.root;
-  const bool has_input = schedule.op != OpKind::kBroadcast && schedule.op != OpKind::kBarrier;
-  const std::uint32_t marks =
-      schedule.op == OpKind::kAllGather ? schedule.partition.pieces() : schedule.partition.marks();
-  for (std::uint32_t mark = 0; (root || has_input) && mark < marks; ++mark) {
-    const Ref at = ref(part, {root ? Space::kOutput : Space::kInput, 0, mark});
+  const bool in_output = schedule.op == OpKind::kBroadcast && part.rank == schedule.root;
+  const Space source = in_output ? Space::kOutput : Space::kInput;
+  for (std::uint32_t mark = 0; mark < schedule.caller_marks(source); ++mark) {
+    const Ref at = ref(part, {source, 0, mark});
     values_[0][at.apart] = word(part.rank, mark);
     values_[1][at.cell] = word(part.rank, mark);
   }

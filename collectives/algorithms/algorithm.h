@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -20,6 +21,9 @@ struct Tuning {
   std::uint32_t pieces = 1;
   std::uint32_t slots = 1;  // staged pieces a rank may have in flight
   std::uint32_t lead = 0;   // pieces staged ahead of the one being read; below slots
+
+  // The staging slot of a piece.
+  std::uint32_t slot(std::uint32_t piece) const { return piece % std::max(slots, 1U); }
 
   bool operator==(const Tuning&) const = default;
 };

@@ -14,7 +14,7 @@ std::uint32_t ranks_of(const Request& request) {
 // own block and combines all of them in rank order. A block has `pieces` marks; scratch holds
 // `slots` pieces of P operands.
 void scatter_piece(Builder& b, const Tuning& tuning, std::uint32_t piece, Place dst) {
-  const std::uint32_t base = piece % tuning.slots * b.ranks();
+  const std::uint32_t base = tuning.slot(piece) * b.ranks();
   const std::uint32_t own = b.rank() * tuning.pieces + piece;
   for (std::uint32_t step = 1; step < b.ranks(); ++step) {
     const std::uint32_t to = (b.rank() + step) % b.ranks();

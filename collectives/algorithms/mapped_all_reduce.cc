@@ -48,7 +48,7 @@ Result<Schedule> flat_all_reduce(const Request& request) {
     if (piece >= slots) {
       b.await_all(kRead, piece - slots + 1);
     }
-    b.copy(b.stage(piece % slots), Builder::input(piece), piece, piece + 1);
+    b.copy(b.stage(request.tuning.slot(piece)), Builder::input(piece), piece, piece + 1);
     b.publish(piece == 0 ? kAnnounceLine : kStaged, piece + 1);
   };
 
@@ -58,7 +58,8 @@ Result<Schedule> flat_all_reduce(const Request& request) {
       stage_piece(staged);
     }
     b.await_all(piece == 0 ? kAnnounceLine : kStaged, piece + 1);
-    b.reduce_locals(Builder::output(piece), b.stage(piece % slots), piece, piece + 1, true, true);
+    b.reduce_locals(Builder::output(piece), b.stage(request.tuning.slot(piece)), piece, piece + 1,
+                    true, true);
     if (piece + slots < pieces) {
       b.publish(kRead, piece + 1);
     }

@@ -63,7 +63,7 @@ Result<Schedule> staged_all_gather(const Request& request) {
     if (piece >= slots) {
       b.await_all(kRead, piece - slots + 1);
     }
-    b.copy(b.stage(piece % slots), Builder::input(piece), piece, piece + 1);
+    b.copy(b.stage(request.tuning.slot(piece)), Builder::input(piece), piece, piece + 1);
     b.publish(piece == 0 ? kAnnounceLine : kStaged, piece + 1);
   };
 
@@ -73,7 +73,7 @@ Result<Schedule> staged_all_gather(const Request& request) {
       stage_piece(staged);
     }
     b.await_all(piece == 0 ? kAnnounceLine : kStaged, piece + 1);
-    gather_piece(b, b.stage(piece % slots), piece, pieces);
+    gather_piece(b, b.stage(request.tuning.slot(piece)), piece, pieces);
     if (piece + slots < pieces) {
       b.publish(kRead, piece + 1);
     }
@@ -107,7 +107,8 @@ Result<Schedule> staged_reduce_scatter(const Request& request) {
     for (std::uint32_t step = 1; step < b.ranks(); ++step) {
       const std::uint32_t block = (b.local() + step) % b.ranks();
       const std::uint32_t mark = block * pieces + piece;
-      b.copy(b.stage(piece % slots * b.ranks() + block), Builder::input(mark), mark, mark + 1);
+      b.copy(b.stage(request.tuning.slot(piece) * b.ranks() + block), Builder::input(mark), mark,
+             mark + 1);
     }
     b.publish(piece == 0 ? kAnnounceLine : kStaged, piece + 1);
   };
@@ -119,8 +120,9 @@ Result<Schedule> staged_reduce_scatter(const Request& request) {
     }
     b.await_all(piece == 0 ? kAnnounceLine : kStaged, piece + 1);
     const std::uint32_t own = b.local() * pieces + piece;
-    b.reduce_locals(Builder::output(piece), b.stage(piece % slots * b.ranks() + b.local()), own,
-                    own + 1, true, true);
+    b.reduce_locals(Builder::output(piece),
+                    b.stage(request.tuning.slot(piece) * b.ranks() + b.local()), own, own + 1, true,
+                    true);
     if (piece + slots < pieces) {
       b.publish(kRead, piece + 1);
     }

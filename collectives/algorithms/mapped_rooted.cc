@@ -51,7 +51,8 @@ Result<Schedule> staged_broadcast(const Request& request) {
       if (piece > 0) {
         b.await(kStaged, piece + 1, request.root, 1);
       }
-      b.copy(Builder::output(piece), Builder::of_local(b.stage(piece % slots), request.root), piece,
+      b.copy(Builder::output(piece),
+             Builder::of_local(b.stage(request.tuning.slot(piece)), request.root), piece,
              piece + 1);
       if (piece + slots < pieces) {
         b.publish(kRead, piece + 1);
@@ -64,7 +65,7 @@ Result<Schedule> staged_broadcast(const Request& request) {
     if (piece >= slots) {
       b.await_all(kRead, piece - slots + 1);
     }
-    b.copy(b.stage(piece % slots), Builder::output(piece), piece, piece + 1);
+    b.copy(b.stage(request.tuning.slot(piece)), Builder::output(piece), piece, piece + 1);
     b.publish(piece == 0 ? kAnnounceLine : kStaged, piece + 1);
   }
   b.await_all(kAnnounceLine, 1);

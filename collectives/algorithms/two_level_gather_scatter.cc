@@ -81,8 +81,6 @@ class Gather {
   }
 
  private:
-  std::uint32_t slot(std::uint32_t piece) const { return piece % tuning_.slots; }
-
   std::uint32_t mark(std::uint32_t rank, std::uint32_t piece) const {
     return rank * tuning_.pieces + piece;
   }
@@ -92,14 +90,14 @@ class Gather {
       b_.await_all(kRead, piece - tuning_.slots + 1);
     }
     const std::uint32_t own = mark(b_.rank(), piece);
-    b_.copy(holdings_.place(b_.rank(), slot(piece)), Builder::input(piece), own, own + 1);
+    b_.copy(holdings_.place(b_.rank(), tuning_.slot(piece)), Builder::input(piece), own, own + 1);
     for (std::uint32_t step = 1; step < nodes_.count(); ++step) {
       const std::uint32_t node = nodes_.after(step);
       b_.send(nodes_.rank_at(node, nodes_.carrier(node, b_.rank())), Builder::input(piece), own,
               own + 1);
     }
     for (std::uint32_t rank = 0; rank < b_.ranks(); ++rank) {
-      const Place place = holdings_.place(rank, slot(piece));
+      const Place place = holdings_.place(rank, tuning_.slot(piece));
       if (place.local == b_.local() && rank != b_.rank()) {
         b_.recv(rank, place, mark(rank, piece), mark(rank, piece) + 1);
       }
@@ -111,9 +109,10 @@ class Gather {
     b_.await_all(kStaged, piece + 1);
     for (std::uint32_t rank = 0; rank < b_.ranks(); ++rank) {
       const std::uint32_t block = mark(rank, piece);
-      b_.copy(Builder::output(block),
-              rank == b_.rank() ? Builder::input(piece) : holdings_.place(rank, slot(piece)), block,
-              block + 1);
+      b_.copy(
+          Builder::output(block),
+          rank == b_.rank() ? Builder::input(piece) : holdings_.place(rank, tuning_.slot(piece)),
+          block, block + 1);
     }
     if (piece + tuning_.slots < tuning_.pieces) {
       b_.publish(kRead, piece + 1);
@@ -155,19 +154,17 @@ class Scatter {
   }
 
  private:
-  std::uint32_t slot(std::uint32_t piece) const { return piece % tuning_.slots; }
-
   std::uint32_t mark(std::uint32_t rank, std::uint32_t piece) const {
     return rank * tuning_.pieces + piece;
   }
 
   Place operand(std::uint32_t piece, std::uint32_t rank) const {
-    return b_.stage(slot(piece) * b_.ranks() + rank);
+    return b_.stage(tuning_.slot(piece) * b_.ranks() + rank);
   }
 
   Place sum(std::uint32_t piece, std::uint32_t index) const {
     const auto units = nodes_.count() + static_cast<std::uint32_t>(carried_.size());
-    return Builder::scratch(slot(piece) * units + index);
+    return Builder::scratch(tuning_.slot(piece) * units + index);
   }
 
   void stage(std::uint32_t piece) {

@@ -60,8 +60,9 @@ Result<Schedule> broadcast_by_nodes(const Request& request, std::string_view nam
   for (std::uint32_t piece = 0; piece < pieces; ++piece) {
     if (b.local() != head_local(own)) {
       b.await(kStaged, piece + 1, head_local(own), 1);
-      b.copy(Builder::output(piece), Builder::of_local(b.stage(piece % slots), head_local(own)),
-             piece, piece + 1);
+      b.copy(Builder::output(piece),
+             Builder::of_local(b.stage(request.tuning.slot(piece)), head_local(own)), piece,
+             piece + 1);
       if (piece + slots < pieces) {
         b.publish(kRead, piece + 1);
       }
@@ -77,7 +78,7 @@ Result<Schedule> broadcast_by_nodes(const Request& request, std::string_view nam
       if (piece >= slots) {
         b.await_all(kRead, piece - slots + 1);
       }
-      b.copy(b.stage(piece % slots), Builder::output(piece), piece, piece + 1);
+      b.copy(b.stage(request.tuning.slot(piece)), Builder::output(piece), piece, piece + 1);
       b.publish(kStaged, piece + 1);
     }
   }

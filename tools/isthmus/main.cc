@@ -31,8 +31,11 @@ CLI::App* add_command(CLI::App* parent, const char* name, const char* text,
 
 OpKind op_of(const std::string& text) {
   std::vector<std::string> known;
-  for (int i = 0; i <= static_cast<int>(OpKind::kBroadcast); ++i) {
+  for (int i = 0; i < kOpKindCount; ++i) {
     const OpKind op = static_cast<OpKind>(i);
+    if (!op_traits(op).scheduled) {
+      continue;
+    }
     known.emplace_back(op_kind_name(op));
     if (text == known.back()) {
       return op;

@@ -83,7 +83,7 @@ Status prove(const Topology& topology, const Choice& choice, std::uint32_t root,
 }
 
 Status prove_all_roots(const Topology& topology, const Choice& choice, std::size_t* steps) {
-  const bool rooted = choice.algorithm->op == OpKind::kBroadcast;
+  const bool rooted = op_traits(choice.algorithm->op).rooted;
   for (int root = 0; root < (rooted ? topology.ranks() : 1); ++root) {
     ISTHMUS_TRY(prove(topology, choice, static_cast<std::uint32_t>(root), steps));
   }

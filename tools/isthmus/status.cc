@@ -32,7 +32,7 @@ std::string operation_text(const RankInGroup& member) {
   if (op != OpKind::kBarrier) {
     text += fmt::format(" {}[{}]", dtype_name(static_cast<DType>(info.dtype)), info.count);
   }
-  if (op == OpKind::kAllReduce || op == OpKind::kReduceScatter) {
+  if (op_traits(op).reduces) {
     text += fmt::format(" {}", red_op_name(static_cast<RedOp>(info.red_op)));
   }
   return text;
