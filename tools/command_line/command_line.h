@@ -7,7 +7,7 @@
 
 #include "base/result.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's own name
 class App;
 }
 
