@@ -147,15 +147,6 @@ bool payload_check_holds(const FrameHeader& header, std::span<const std::byte> p
          header.payload_check == check_of(payload.data(), payload.size());
 }
 
-std::uint64_t eager_cost(std::size_t payload_bytes) {
-  // The pool's three block sizes and what it keeps beside a block: see messages.h.
-  constexpr std::uint64_t kEntryBytes = 128;
-  if (payload_bytes <= 128) {
-    return 128 + kEntryBytes;
-  }
-  return (payload_bytes <= 1024 ? 1024 : kEagerBytes) + kEntryBytes;
-}
-
 std::optional<std::string> hello_fault(const Hello& ours, const Hello& theirs) {
   const auto both = [&](const char* what, std::uint64_t mine, std::uint64_t yours) {
     return fmt::format("Rank {} has {} {:#x} but rank {} has {:#x}; all ranks must have the same.",
@@ -191,42 +182,6 @@ std::optional<std::string> hello_fault(const Hello& ours, const Hello& theirs) {
         theirs.eager_bytes, theirs.chunk_bytes, theirs.eager_quota);
   }
   return std::nullopt;
-}
-
-std::string encode_notice(const Notice& notice) {
-  std::string out(kNoticeFixedBytes, '\0');
-  out[0] = static_cast<char>(notice.kind);
-  out[1] = static_cast<char>(notice.code);
-  std::memcpy(&out[4], &notice.group, 4);
-  std::memcpy(&out[8], &notice.sequence, 4);
-  std::memcpy(&out[12], &notice.culprit, 4);
-  out.append(notice.text, 0, kNoticeTextMax);
-  return out;
-}
-
-Result<Notice> decode_notice(std::span<const std::byte> bytes) {
-  const auto broken = [](std::string what) {
-    return Error{.code = Code::kProtocol, .message = "A notice is broken: " + std::move(what)};
-  };
-  if (bytes.size() < kNoticeFixedBytes || bytes.size() > kNoticeFixedBytes + kNoticeTextMax) {
-    return broken(fmt::format("it has {} bytes.", bytes.size()));
-  }
-  const auto kind = std::to_integer<std::uint8_t>(bytes[0]);
-  const auto code = std::to_integer<std::uint8_t>(bytes[1]);
-  if (kind < static_cast<std::uint8_t>(Notice::Kind::kRefused) ||
-      kind > static_cast<std::uint8_t>(Notice::Kind::kWaiting) ||
-      code > static_cast<std::uint8_t>(Code::kInternal)) {
-    return broken(fmt::format("kind {} with code {} is unknown.", kind, code));
-  }
-  Notice notice;
-  notice.kind = static_cast<Notice::Kind>(kind);
-  notice.code = static_cast<Code>(code);
-  std::memcpy(&notice.group, &bytes[4], 4);
-  std::memcpy(&notice.sequence, &bytes[8], 4);
-  std::memcpy(&notice.culprit, &bytes[12], 4);
-  notice.text.resize(bytes.size() - kNoticeFixedBytes);
-  std::memcpy(notice.text.data(), bytes.data() + kNoticeFixedBytes, notice.text.size());
-  return notice;
 }
 
 }  // namespace isthmus::tcp

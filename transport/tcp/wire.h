@@ -9,8 +9,17 @@
 
 #include "base/result.h"
 #include "transport/endpoint.h"
+#include "transport/message_pools.h"
+#include "transport/notice_codec.h"
 
 namespace isthmus::tcp {
+
+using isthmus::decode_notice;
+using isthmus::eager_cost;
+using isthmus::encode_notice;
+using isthmus::kEagerBytes;
+using isthmus::kMessageBytesMax;
+using isthmus::kNoticeFixedBytes;
 
 // What travels between two ranks: frames, each a header of kHeaderBytes and a payload of at most
 // kChunkBytes. docs/wire.md is the reference; version 1 is frozen. Fields are in the byte order of
@@ -20,14 +29,10 @@ inline constexpr std::uint32_t kFrameMagic = 0x48545349;         // "ISTH" on a 
 inline constexpr std::uint32_t kFrameMagicSwapped = 0x49535448;  // the peer has the other order
 inline constexpr std::uint8_t kWireVersion = 1;
 
-// A message of at most this many bytes is sent without asking.
-inline constexpr std::size_t kEagerBytes = 8192;
 // The largest payload of a frame: it bounds how long one message keeps others from the wire.
 inline constexpr std::size_t kChunkBytes = std::size_t{256} << 10;
 // Eager bytes, counted by eager_cost(), that a sender may have in the receiver's pool.
 inline constexpr std::uint64_t kEagerQuota = std::uint64_t{4} << 20;
-// No message is larger: a length beyond is a broken frame.
-inline constexpr std::uint64_t kMessageBytesMax = std::uint64_t{1} << 48;
 // A refusal of a handshake says why in at most this many bytes.
 inline constexpr std::size_t kRejectTextMax = 512;
 
@@ -129,16 +134,8 @@ void seal(FrameHeader* header, std::span<const std::byte> payload);
 bool header_check_holds(const FrameHeader& header);
 bool payload_check_holds(const FrameHeader& header, std::span<const std::byte> payload);
 
-// What one eager message takes from the quota: what the receiver's pool sets aside for it.
-std::uint64_t eager_cost(std::size_t payload_bytes);
-
 // Both sides of a handshake by name: why `theirs` cannot talk to `ours`, as a full sentence.
 // The incarnation is not compared here: a stranger gets no sentence.
 std::optional<std::string> hello_fault(const Hello& ours, const Hello& theirs);
-
-std::string encode_notice(const Notice& notice);
-Result<Notice> decode_notice(std::span<const std::byte> bytes);
-
-inline constexpr std::size_t kNoticeFixedBytes = 16;
 
 }  // namespace isthmus::tcp

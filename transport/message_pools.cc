@@ -1,6 +1,15 @@
-#include "transport/tcp/messages.h"
+#include "transport/message_pools.h"
 
-namespace isthmus::tcp {
+namespace isthmus {
+
+std::uint64_t eager_cost(std::size_t payload_bytes) {
+  // The pool's three block sizes, and what a lane keeps beside a block.
+  constexpr std::uint64_t kEntryBytes = 128;
+  if (payload_bytes <= 128) {
+    return 128 + kEntryBytes;
+  }
+  return (payload_bytes <= 1024 ? 1024 : kEagerBytes) + kEntryBytes;
+}
 
 std::size_t BlockPool::size_class(std::size_t bytes) {
   if (bytes <= kSizes[0]) {
@@ -41,4 +50,4 @@ void CancelledOperations::remove(std::uint64_t operation) {
   }
 }
 
-}  // namespace isthmus::tcp
+}  // namespace isthmus
