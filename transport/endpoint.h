@@ -129,12 +129,33 @@ struct Events {
 
 // All lanes of one kind from one rank of one world. Peers are world ranks. Connections are made on
 // first use, in the background; a post before that answers kBusy or is queued.
-// Thread rule: everything but wake() only by the thread that holds the engine's token.
+//
+// Sleeping. Whoever wants to sleep polls until poll() returned false after its last post, calls
+// wait_descriptors(), and may then sleep until one of them is readable or writable: whatever comes
+// after that false poll(), and was not taken by it, shows in a descriptor. The next poll() ends
+// this promise. A descriptor may also show something that is not this transport's.
+// A transport over shared memory has no kernel to look for it: its wait_descriptors() raises the
+// flag by which peers know that they must ring, and looks once more itself. The engine, which asks
+// for the descriptors once, raises the same flag (Bell::sleeping) before the last poll() of each
+// sleep; and it sleeps a millisecond at most, so that a missed ring is a delay and not a hang.
+//
+// Goodbye. shutdown() delivers what completed sends carried, before the goodbye, however late the
+// peer reads; the peer may post their receives after it. Everything else that was posted is
+// dropped, without a completion here. On the peer, the posts that wait for this rank then fail with
+// kPeerDead, a kGoodbye notice comes, Events::dead does not name the rank, and later posts are
+// errors with the rank as culprit. A death ends the same way, but with Events::dead in place of
+// the notice; of what the dead had sent, that which had reached this rank's side is delivered
+// first.
+//
+// Thread rule: only the thread that holds the engine's token.
 class Transport {
  public:
   virtual ~Transport() = default;
 
   virtual std::string_view name() const = 0;
+
+  // Can endpoint(peer) be had at all? A transport within a node reaches only the ranks of its node.
+  virtual bool reaches(int /*peer*/) const { return true; }
 
   // What peers need to reach this rank; travels once, in the rendezvous.
   virtual std::vector<std::byte> address() const = 0;
@@ -142,7 +163,8 @@ class Transport {
   // The address of a peer, before endpoint(peer) is used. A malformed one is an error here.
   virtual Status set_address(int peer, std::span<const std::byte> address) = 0;
 
-  // Never blocks and never fails: problems show in the posts or in Events::dead. Owned by this.
+  // Of a peer that this reaches. Never blocks and never fails: problems show in the posts or in
+  // Events::dead. Owned by this.
   virtual Endpoint& endpoint(int peer) = 0;
 
   // Moves data; appends what happened. Never blocks. True when anything was done.
@@ -151,7 +173,7 @@ class Transport {
   // Sends a notice to a peer, best effort, without waiting.
   virtual void notify(int peer, const Notice& notice) = 0;
 
-  // Descriptors that become readable (or writable) when poll() has something to do.
+  // Descriptors that become readable (or writable) when poll() has something to do: see Sleeping.
   virtual void wait_descriptors(std::vector<int>* fds) = 0;
 
   // Tells connected peers goodbye and drops everything, without waiting for anyone.

@@ -12,7 +12,7 @@ namespace isthmus {
 // Memory that all ranks of a node see: what shm/ maps and the engine reads and writes directly. The
 // layout is shared between processes and frozen per kMappedVersion.
 
-inline constexpr std::uint32_t kMappedVersion = 1;
+inline constexpr std::uint32_t kMappedVersion = 2;
 
 // Announcements that a rank may be ahead of a peer within a group. A power of two.
 inline constexpr std::uint32_t kAnnounceRing = 16;

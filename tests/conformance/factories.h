@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/conformance/shm_factory.h"
 #include "tests/conformance/world.h"
 #include "transport/fault/fault_transport.h"
 #include "transport/sim/sim_network.h"
@@ -87,9 +88,27 @@ inline std::vector<Factory> wrapped_factories() {
           })};
 }
 
+inline std::vector<Factory> shm_factories() {
+  const FaultRule busy{.kind = FaultRule::Kind::kBusy, .per_mille = 500};
+  const FaultRule delay{.kind = FaultRule::Kind::kDelay, .per_mille = 700, .amount = 3};
+  return {shm_factory("shm"),
+          shm_factory("shm_fault_busy_delay",
+                      [busy, delay](std::unique_ptr<Transport> inner, int rank) {
+                        const FaultScript script{static_cast<std::uint64_t>(rank) + 1,
+                                                 {busy, delay}};
+                        return std::make_unique<FaultTransport>(std::move(inner), script);
+                      }),
+          shm_factory("shm_trace", [](std::unique_ptr<Transport> inner, int rank) {
+            return std::make_unique<TraceTransport>(std::move(inner), rank, 1000);
+          })};
+}
+
 inline std::vector<Factory> all_factories() {
   std::vector<Factory> all = sim_factories();
   for (Factory& each : wrapped_factories()) {
+    all.push_back(std::move(each));
+  }
+  for (Factory& each : shm_factories()) {
     all.push_back(std::move(each));
   }
 #if __has_include("transport/tcp/tcp_transport.h")

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <sys/eventfd.h>
 
 #include "base/check.h"
 #include "base/hash.h"
@@ -19,6 +20,19 @@ FaultTransport::FaultTransport(std::unique_ptr<Transport> inner, FaultScript scr
 }
 
 FaultTransport::~FaultTransport() = default;
+
+void FaultTransport::wait_descriptors(std::vector<int>* fds) {
+  inner_->wait_descriptors(fds);
+  if (held_.empty() && killed_untold_.empty()) {
+    return;
+  }
+  if (!ready_.valid()) {
+    const int ready = ::eventfd(1, EFD_CLOEXEC);
+    ISTHMUS_CHECK(ready >= 0, "no descriptor is left for the faults");
+    ready_ = Fd(ready);
+  }
+  fds->push_back(ready_.get());
+}
 
 // Whether the rule strikes on this occasion; counts the occasion.
 bool FaultTransport::hits(RuleState* state, int peer, FaultRule::Side side) {

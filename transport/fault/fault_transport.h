@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "base/fd.h"
 #include "transport/endpoint.h"
 #include "transport/fault/fault_script.h"
 
@@ -34,6 +35,8 @@ class FaultTransport final : public Transport {
 
   std::string_view name() const override { return inner_->name(); }
 
+  bool reaches(int peer) const override { return inner_->reaches(peer); }
+
   std::vector<std::byte> address() const override { return inner_->address(); }
 
   Status set_address(int peer, std::span<const std::byte> address) override {
@@ -44,7 +47,8 @@ class FaultTransport final : public Transport {
   bool poll(Events* events) override;
   void notify(int peer, const Notice& notice) override;
 
-  void wait_descriptors(std::vector<int>* fds) override { inner_->wait_descriptors(fds); }
+  // With one that is always ready while something is held back.
+  void wait_descriptors(std::vector<int>* fds) override;
 
   void shutdown() override;
 
@@ -116,6 +120,7 @@ class FaultTransport final : public Transport {
   std::set<int> killed_;
   std::vector<int> killed_untold_;
   Events scratch_;
+  Fd ready_;  // an eventfd that nobody reads; made when first needed
 };
 
 // One peer, seen through the faults. Owned by its FaultTransport.

@@ -5,12 +5,12 @@
 #include <cstring>
 #include <new>
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "transport/shm/shared_file.h"
 
 namespace isthmus {
 namespace {
@@ -25,45 +25,6 @@ constexpr std::size_t kBlocksOffset = align_page(sizeof(SegmentHeader));
 constexpr std::size_t kStageOffset = kBlocksOffset + kGroupsMax * sizeof(GroupBlock);
 
 static_assert(sizeof(GroupBlock) % kPage == 0);
-
-Result<Fd> open_memory(const Segment::Options& options, std::size_t bytes) {
-  const std::string name = fmt::format("isthmus-rank-{}", options.rank);
-  if (!options.named) {
-    const int fd = static_cast<int>(::memfd_create(name.c_str(), MFD_CLOEXEC));
-    if (fd >= 0) {
-      return Fd(fd);
-    }
-  }
-  // An unnamed file: passed on by descriptor like a memfd, and gone with its last user.
-  const int fd = ::open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  if (fd < 0) {
-    return system_error(Code::kResource, errno,
-                        fmt::format("cannot create {} bytes of shared memory: memfd is not allowed "
-                                    "and neither is a file in /dev/shm",
-                                    bytes));
-  }
-  return Fd(fd);
-}
-
-// memfd pages are charged when touched; a file in a small /dev/shm would answer a touch with
-// SIGBUS, so its pages are reserved here, or refused with the numbers.
-Status size_memory(const Fd& fd, std::size_t bytes, bool reserve) {
-  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
-    return system_error(Code::kResource, errno,
-                        fmt::format("cannot size shared memory to {} bytes", bytes));
-  }
-  if (!reserve) {
-    return {};
-  }
-  const int failure = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
-  if (failure != 0) {
-    return system_error(Code::kResource, failure,
-                        fmt::format("/dev/shm cannot hold {} bytes; enlarge it (docker run "
-                                    "--shm-size) or lower ISTHMUS_STAGING_MB",
-                                    bytes));
-  }
-  return {};
-}
 
 }  // namespace
 
@@ -80,8 +41,8 @@ Result<Segment> Segment::create(const Options& options) {
   if (options.unshared) {
     ISTHMUS_ASSIGN(segment.mapping_, Mapping::create_private(bytes));
   } else {
-    ISTHMUS_ASSIGN(segment.fd_, open_memory(options, bytes));
-    ISTHMUS_TRY(size_memory(segment.fd_, bytes, options.named));
+    ISTHMUS_ASSIGN(segment.fd_, make_shared_file(fmt::format("isthmus-rank-{}", options.rank),
+                                                 bytes, options.named));
     ISTHMUS_ASSIGN(segment.mapping_, Mapping::create(segment.fd_, bytes, true));
   }
   // Fresh pages are zero: only what differs from zero is written. Blocks are made on joining.

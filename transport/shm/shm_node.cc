@@ -21,7 +21,7 @@ namespace isthmus {
 namespace {
 
 constexpr std::uint32_t kHelloMagic = 0x48545349;
-constexpr std::size_t kFdsMax = 3;  // segment, bell, pidfd (may be missing)
+constexpr std::size_t kFdsMax = 4;  // segment, bell, lanes, pidfd (may be missing)
 
 struct Hello {
   std::uint32_t magic = kHelloMagic;
@@ -131,7 +131,8 @@ Status ShmNode::send_self(const Fd& socket) {
   hello.token = segment_.header().token;
   hello.rank = options_.rank;
   hello.has_life = life_.valid() ? 1 : 0;
-  const std::array<int, kFdsMax> fds = {segment_.fd().get(), bell_.get(), life_.get()};
+  const std::array<int, kFdsMax> fds = {segment_.fd().get(), bell_.get(), lanes_.fd().get(),
+                                        life_.get()};
   const std::size_t fd_bytes = (life_.valid() ? kFdsMax : kFdsMax - 1) * sizeof(int);
   iovec data{.iov_base = &hello, .iov_len = sizeof hello};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kFdsMax * sizeof(int))> control{};
@@ -178,14 +179,19 @@ Status ShmNode::receive_peer(Fd socket, std::span<const LocalPeer> peers, Deadli
   const auto known = std::find_if(peers.begin(), peers.end(),
                                   [&](const LocalPeer& peer) { return peer.rank == hello.rank; });
   if (got != static_cast<ssize_t>(sizeof hello) || hello.magic != kHelloMagic ||
-      hello.nonce != options_.nonce || known == peers.end() || !fds[0].valid() || !fds[1].valid()) {
+      hello.nonce != options_.nonce || known == peers.end() || !fds[0].valid() || !fds[1].valid() ||
+      !fds[2].valid()) {
     return Error{.code = Code::kProtocol, .message = "a stranger spoke on our unix socket"};
   }
   Peer peer;
   ISTHMUS_ASSIGN(peer.segment, Segment::attach(std::move(fds[0]), hello.rank, known->token));
+  ISTHMUS_ASSIGN(peer.lanes,
+                 LaneMemory::attach(std::move(fds[2]), hello.rank, options_.rank, locals_));
   peer.bell = std::move(fds[1]);
   peer.pid = peer_pid(socket);
-  peer.life = hello.has_life != 0 ? std::move(fds[2]) : std::move(socket);
+  // A thread of this process may end while the process lives.
+  const bool own_process = peer.pid == ::getpid();
+  peer.life = hello.has_life != 0 && !own_process ? std::move(fds[3]) : std::move(socket);
   *rank = hello.rank;
   peers_.insert_or_assign(hello.rank, std::move(peer));
   return {};
@@ -235,6 +241,12 @@ Status ShmNode::accept_one(std::span<const LocalPeer> peers, Deadline deadline) 
 }
 
 Status ShmNode::connect(std::span<const LocalPeer> peers, Deadline deadline) {
+  locals_ = {options_.rank};
+  for (const LocalPeer& peer : peers) {
+    locals_.push_back(peer.rank);
+  }
+  std::sort(locals_.begin(), locals_.end());
+  ISTHMUS_ASSIGN(lanes_, LaneMemory::create(options_.rank, locals_, options_.named));
   std::map<int, Fd> waiting;
   for (const LocalPeer& peer : peers) {
     if (peer.rank < options_.rank) {
@@ -276,15 +288,49 @@ MappedPeer ShmNode::resolve(int world_rank, std::uint64_t group_key) const {
   return out;
 }
 
+std::vector<int> ShmNode::peers() const {
+  std::vector<int> out;
+  for (const auto& [rank, peer] : peers_) {
+    out.push_back(rank);
+  }
+  return out;
+}
+
+ShmNode::LanePeer ShmNode::lane(int world_rank) const {
+  const Peer& peer = peers_.at(world_rank);
+  return {.out = lanes_.piece(world_rank, locals_),
+          .in = peer.lanes.mine(),
+          .chunk_bytes = LaneGeometry::of(locals_.size()).chunk_bytes,
+          .bell = &peer.segment.header().bell,
+          .bell_fd = peer.bell.get()};
+}
+
+std::uint64_t ShmNode::token_of(int world_rank) const {
+  return peers_.at(world_rank).segment.header().token;
+}
+
+bool ShmNode::is_dead(int world_rank) const {
+  const auto found = peers_.find(world_rank);
+  return found != peers_.end() && found->second.dead;
+}
+
 void ShmNode::poll_dead(std::vector<int>* dead) {
+  look_for_dead();
+  for (auto& [rank, peer] : peers_) {
+    if (peer.dead && !peer.told) {
+      peer.told = true;
+      dead->push_back(rank);
+    }
+  }
+}
+
+void ShmNode::look_for_dead() {
   std::vector<pollfd> fds;
   std::vector<Peer*> order;
-  std::vector<int> ranks;
   for (auto& [rank, peer] : peers_) {
     if (!peer.dead) {
       fds.push_back({.fd = peer.life.get(), .events = POLLIN, .revents = 0});
       order.push_back(&peer);
-      ranks.push_back(rank);
     }
   }
   if (fds.empty() || ::poll(fds.data(), fds.size(), 0) <= 0) {
@@ -293,7 +339,7 @@ void ShmNode::poll_dead(std::vector<int>* dead) {
   for (std::size_t i = 0; i < fds.size(); ++i) {
     if (fds[i].revents != 0) {
       order[i]->dead = true;
-      dead->push_back(ranks[i]);
+      ++deaths_;
     }
   }
 }
@@ -322,10 +368,10 @@ void ShmNode::wait_descriptors(std::vector<int>* fds) const {
   }
 }
 
-void ShmNode::ring(const MappedPeer& peer) {
+void ShmNode::ring(int bell_fd) {
   const std::uint64_t one = 1;
   // A full counter is a bell that rings already.
-  [[maybe_unused]] const ssize_t put = ::write(peer.bell_fd, &one, sizeof one);
+  [[maybe_unused]] const ssize_t put = ::write(bell_fd, &one, sizeof one);
 }
 
 }  // namespace isthmus

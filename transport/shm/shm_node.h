@@ -11,6 +11,7 @@
 #include "base/fd.h"
 #include "base/result.h"
 #include "transport/mapped.h"
+#include "transport/shm/lane_memory.h"
 #include "transport/shm/segment.h"
 
 namespace isthmus {
@@ -20,8 +21,9 @@ namespace isthmus {
 // the same user and know the job's nonce.
 //
 // Liveness: each rank hands out a pidfd of itself, which becomes readable at its death, however
-// many forked children hold its sockets. Where pidfds are not allowed the socket of the handshake
-// is kept and its end of file serves instead. Thread rule: the engine's token, except ring().
+// many forked children hold its sockets. Where pidfds are not allowed, and between ranks that are
+// threads of one process, the socket of the handshake is kept and its end of file serves instead.
+// Thread rule: the engine's token, except ring().
 class ShmNode {
  public:
   struct Options {
@@ -44,6 +46,15 @@ class ShmNode {
 
   LocalPeer self() const;
 
+  // What a message lane to a peer needs: the two pieces of memory and how to wake the peer.
+  struct LanePeer {
+    LaneView out;  // this rank's piece for the peer
+    LaneView in;   // the peer's piece for this rank
+    std::uint32_t chunk_bytes = 0;
+    const Bell* bell = nullptr;
+    int bell_fd = -1;  // eventfd of the peer; owned by the ShmNode
+  };
+
   // Exchanges descriptors with every peer given (without this rank). Collective over them.
   Status connect(std::span<const LocalPeer> peers, Deadline deadline);
 
@@ -54,8 +65,23 @@ class ShmNode {
 
   bool has(int world_rank) const { return peers_.contains(world_rank); }
 
-  // Appends world ranks that were found dead since the last call. A system call: slow path only.
+  // The peers of this node, without this rank, ascending.
+  std::vector<int> peers() const;
+
+  // Of a rank that has() knows.
+  LanePeer lane(int world_rank) const;
+  std::uint64_t token_of(int world_rank) const;
+
+  // Looks which peers have died. A system call: slow path only.
+  void look_for_dead();
+
+  // Looks, and appends those that were found dead, by whatever look, since the last call.
   void poll_dead(std::vector<int>* dead);
+
+  // What the looks found so far: how many, and who.
+  std::uint32_t deaths() const { return deaths_; }
+
+  bool is_dead(int world_rank) const;
 
   // Process id as this rank's namespace sees it; 0 unknown.
   int pid_of(int world_rank) const;
@@ -72,15 +98,19 @@ class ShmNode {
   void wait_descriptors(std::vector<int>* fds) const;
 
   // Wakes a sleeping peer. Any thread; async-signal-safe.
-  static void ring(const MappedPeer& peer);
+  static void ring(const MappedPeer& peer) { ring(peer.bell_fd); }
+
+  static void ring(int bell_fd);
 
  private:
   struct Peer {
     Segment segment;
+    LaneMemory lanes;
     Fd bell;
     Fd life;  // pidfd, or the handshake's socket
     int pid = 0;
     bool dead = false;
+    bool told = false;  // by poll_dead()
   };
 
   ShmNode() = default;
@@ -96,7 +126,10 @@ class ShmNode {
   Fd bell_;
   Fd life_;
   Segment segment_;
+  LaneMemory lanes_;
+  std::vector<int> locals_;    // world ranks of the node, ascending, with this one
   std::map<int, Peer> peers_;  // by world rank
+  std::uint32_t deaths_ = 0;
 };
 
 }  // namespace isthmus

@@ -33,6 +33,8 @@ class TraceTransport final : public Transport {
 
   std::string_view name() const override { return inner_->name(); }
 
+  bool reaches(int peer) const override { return inner_->reaches(peer); }
+
   std::vector<std::byte> address() const override { return inner_->address(); }
 
   Status set_address(int peer, std::span<const std::byte> address) override {

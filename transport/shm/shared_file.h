@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "base/fd.h"
+#include "base/result.h"
+
+namespace isthmus {
+
+// A file of `bytes` zeros that lives as long as somebody holds it: a memfd, or, when `named` or
+// where memfd is not allowed, an unnamed file in /dev/shm. Passed on by descriptor; nothing is left
+// behind by any death. With `named` its pages are reserved, so that a small /dev/shm is an error
+// with the numbers here and not a SIGBUS later. Any thread.
+Result<Fd> make_shared_file(const std::string& name, std::size_t bytes, bool named);
+
+}  // namespace isthmus
