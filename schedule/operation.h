@@ -33,6 +33,7 @@ struct OpTraits {
   std::string_view name;
   Party input = Party::kNobody;  // broadcast: nobody; its root's output is what all receive
   Party output = Party::kNobody;
+  bool ranked = false;        // the whole data is one block per rank
   bool input_block = false;   // the input is one rank's block, else the whole data
   bool output_block = false;  // the same of the output
   bool reduces = false;
@@ -50,10 +51,12 @@ inline constexpr std::array<OpTraits, kOpKindCount> kOpTraits = {{
     {.name = "all_gather",
      .input = Party::kEveryone,
      .output = Party::kEveryone,
+     .ranked = true,
      .input_block = true},
     {.name = "reduce_scatter",
      .input = Party::kEveryone,
      .output = Party::kEveryone,
+     .ranked = true,
      .output_block = true,
      .reduces = true},
     {.name = "broadcast", .output = Party::kEveryone, .rooted = true},
@@ -67,16 +70,19 @@ inline constexpr std::array<OpTraits, kOpKindCount> kOpTraits = {{
     {.name = "gather",
      .input = Party::kEveryone,
      .output = Party::kRoot,
+     .ranked = true,
      .input_block = true,
      .rooted = true},
     {.name = "scatter",
      .input = Party::kRoot,
      .output = Party::kEveryone,
+     .ranked = true,
      .output_block = true,
      .rooted = true},
     {.name = "all_to_all",
      .input = Party::kEveryone,
      .output = Party::kEveryone,
+     .ranked = true,
      .in_place = false},
 }};
 

@@ -47,6 +47,12 @@ Builder start_schedule(const Request& request, OpKind op, std::string_view name,
   return Builder(shape);
 }
 
+Partition ranked_partition(const Request& request) {
+  const auto ranks = static_cast<std::uint32_t>(request.topology.ranks());
+  const auto pieces_log2 = static_cast<std::uint32_t>(std::bit_width(request.tuning.pieces)) - 1;
+  return {true, ranks, pieces_log2};
+}
+
 const Algorithm* find_algorithm(OpKind op, std::string_view name) {
   for (const Algorithm& algorithm : algorithms()) {
     if (algorithm.op == op && algorithm.name == name) {

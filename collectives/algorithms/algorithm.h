@@ -76,6 +76,9 @@ const Algorithm* find_algorithm(OpKind op, std::string_view name);
 Builder start_schedule(const Request& request, OpKind op, std::string_view name,
                        const Partition& partition, bool mapped);
 
+// One block per rank, each in the tuning's pieces.
+Partition ranked_partition(const Request& request);
+
 // Pieces of about `piece_bytes` for the payload's size class, 1 to `most`; a power of two.
 std::uint32_t pieces_of(std::size_t bytes, std::size_t piece_bytes, std::uint32_t most);
 

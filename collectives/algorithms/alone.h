@@ -4,11 +4,17 @@
 
 namespace isthmus {
 
-// Groups of one rank: a copy, or nothing. Every reduction of one operand is that operand.
-Result<Schedule> all_reduce_alone(const Request& request);
-Result<Schedule> all_gather_alone(const Request& request);
-Result<Schedule> reduce_scatter_alone(const Request& request);
-Result<Schedule> broadcast_alone(const Request& request);
-Result<Schedule> barrier_alone(const Request& request);
+// Groups of one rank: a copy where there is an input. Every reduction of one operand is that
+// operand.
+template <OpKind kOp>
+Result<Schedule> alone(const Request& request) {
+  constexpr const OpTraits& kTraits = op_traits(kOp);
+  Builder b = start_schedule(request, kOp, "alone", {kTraits.ranked, 1, 0}, false);
+  b.in_order();
+  if (kTraits.input != Party::kNobody) {
+    b.copy(Builder::output(0), Builder::input(0), 0, 1);
+  }
+  return b.build();
+}
 
 }  // namespace isthmus

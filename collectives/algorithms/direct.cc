@@ -59,9 +59,8 @@ Result<Schedule> direct_all_reduce(const Request& request) {
 
 Result<Schedule> direct_reduce_scatter(const Request& request) {
   const Tuning& tuning = request.tuning;
-  const auto pieces_log2 = static_cast<std::uint32_t>(std::bit_width(tuning.pieces)) - 1;
   Builder b = start_schedule(request, OpKind::kReduceScatter, "direct_reduce_scatter",
-                             {true, ranks_of(request), pieces_log2}, false);
+                             ranked_partition(request), false);
   for (std::uint32_t piece = 0; piece < tuning.pieces; ++piece) {
     scatter_piece(b, tuning, piece, Builder::output(piece));
   }

@@ -34,6 +34,26 @@ Result<Schedule> staged_all_gather(const Request& request);
 Result<Schedule> staged_reduce_scatter(const Request& request);
 Result<Schedule> staged_broadcast(const Request& request);
 
+// What goes to a root, or comes from it: in the line, in the slot, and piece by piece.
+Result<Schedule> line_reduce(const Request& request);
+Result<Schedule> slot_reduce(const Request& request);
+Result<Schedule> flat_reduce(const Request& request);
+Result<Schedule> line_gather(const Request& request);
+Result<Schedule> slot_gather(const Request& request);
+Result<Schedule> staged_gather(const Request& request);
+Result<Schedule> slot_scatter(const Request& request);
+Result<Schedule> staged_scatter(const Request& request);
+
+// Per piece every rank reduces one slice of it, and the root reads the results.
+Result<Schedule> slice_reduce(const Request& request);
+
+// Every rank shows a block for every other one.
+Result<Schedule> slot_all_to_all(const Request& request);
+Result<Schedule> staged_all_to_all(const Request& request);
+
 Result<Schedule> line_barrier(const Request& request);
+
+// Piece `piece` of the input's block for every other rank, into a unit per rank from `first` on.
+void show_blocks(Builder& b, Place first, std::uint32_t piece, std::uint32_t pieces);
 
 }  // namespace isthmus

@@ -7,11 +7,15 @@ namespace {
 constexpr std::uint8_t kStaged = 1;
 constexpr std::uint8_t kRead = 2;
 
-Builder start_rooted(const Request& request, std::string_view name) {
-  Builder b =
-      start_schedule(request, OpKind::kBroadcast, name, {false, request.tuning.pieces, 0}, true);
+Builder start_rooted(const Request& request, OpKind op, std::string_view name,
+                     const Partition& partition) {
+  Builder b = start_schedule(request, op, name, partition, true);
   b.in_order();
   return b;
+}
+
+Partition whole(const Request& request) {
+  return {false, request.tuning.pieces, 0};
 }
 
 // The root, too, waits for everyone's announcement: it costs a flag's way there and back, and no
@@ -31,19 +35,19 @@ Result<Schedule> broadcast_shown(Builder& b, Place place, std::uint32_t root) {
 }  // namespace
 
 Result<Schedule> line_broadcast(const Request& request) {
-  Builder b = start_rooted(request, "line_broadcast");
+  Builder b = start_rooted(request, OpKind::kBroadcast, "line_broadcast", whole(request));
   return broadcast_shown(b, b.line(), request.root);
 }
 
 Result<Schedule> slot_broadcast(const Request& request) {
-  Builder b = start_rooted(request, "slot_broadcast");
+  Builder b = start_rooted(request, OpKind::kBroadcast, "slot_broadcast", whole(request));
   return broadcast_shown(b, b.slot(0), request.root);
 }
 
 Result<Schedule> staged_broadcast(const Request& request) {
   const std::uint32_t pieces = request.tuning.pieces;
   const std::uint32_t slots = request.tuning.slots;
-  Builder b = start_rooted(request, "staged_broadcast");
+  Builder b = start_rooted(request, OpKind::kBroadcast, "staged_broadcast", whole(request));
   if (b.local() != request.root) {
     b.publish(kAnnounceLine, 1);
     b.await_all(kAnnounceLine, 1);
@@ -67,6 +71,53 @@ Result<Schedule> staged_broadcast(const Request& request) {
     }
     b.copy(b.stage(request.tuning.slot(piece)), Builder::output(piece), piece, piece + 1);
     b.publish(piece == 0 ? kAnnounceLine : kStaged, piece + 1);
+  }
+  b.await_all(kAnnounceLine, 1);
+  return b.build();
+}
+
+Result<Schedule> slot_scatter(const Request& request) {
+  Builder b = start_rooted(request, OpKind::kScatter, "slot_scatter", ranked_partition(request));
+  const std::uint32_t own = b.local();
+  if (own == request.root) {
+    show_blocks(b, b.slot(0), 0, 1);
+  }
+  b.publish(kAnnounceLine, 1);
+  b.await_all(kAnnounceLine, 1);
+  b.copy(Builder::output(0),
+         own == request.root ? Builder::input(own) : Builder::of_local(b.slot(own), request.root),
+         own, own + 1);
+  return b.build();
+}
+
+Result<Schedule> staged_scatter(const Request& request) {
+  const Tuning& tuning = request.tuning;
+  Builder b = start_rooted(request, OpKind::kScatter, "staged_scatter", ranked_partition(request));
+  const auto unit = [&](std::uint32_t piece) { return tuning.slot(piece) * b.ranks(); };
+  const std::uint32_t own = b.local() * tuning.pieces;
+  if (b.local() != request.root) {
+    b.publish(kAnnounceLine, 1);
+    b.await_all(kAnnounceLine, 1);
+    for (std::uint32_t piece = 0; piece < tuning.pieces; ++piece) {
+      if (piece > 0) {
+        b.await(kStaged, piece + 1, request.root, 1);
+      }
+      b.copy(Builder::output(piece),
+             Builder::of_local(b.stage(unit(piece) + b.local()), request.root), own + piece,
+             own + piece + 1);
+      if (piece + tuning.slots < tuning.pieces) {
+        b.publish(kRead, piece + 1);
+      }
+    }
+    return b.build();
+  }
+  for (std::uint32_t piece = 0; piece < tuning.pieces; ++piece) {
+    if (piece >= tuning.slots) {
+      b.await_all(kRead, piece - tuning.slots + 1);
+    }
+    show_blocks(b, b.stage(unit(piece)), piece, tuning.pieces);
+    b.publish(piece == 0 ? kAnnounceLine : kStaged, piece + 1);
+    b.copy(Builder::output(piece), Builder::input(own + piece), own + piece, own + piece + 1);
   }
   b.await_all(kAnnounceLine, 1);
   return b.build();

@@ -36,6 +36,24 @@ Result<Schedule> doubling_all_gather(const Request& request);
 Result<Schedule> tree_broadcast(const Request& request);
 Result<Schedule> chain_broadcast(const Request& request);
 
+// Every rank adds its children's sums to its operand, all in one Reduce, on the way to the root: a
+// binomial tree, or a chain that pipelines pieces.
+Result<Schedule> tree_reduce(const Request& request);
+Result<Schedule> chain_reduce(const Request& request);
+
+// The root receives all operands and combines them in one Reduce.
+Result<Schedule> direct_reduce(const Request& request);
+
+Result<Schedule> direct_gather(const Request& request);
+Result<Schedule> direct_scatter(const Request& request);
+
+// Every block to its rank: blocks wait in scratch until all have started, or are sent after that.
+Result<Schedule> direct_all_to_all(const Request& request);
+Result<Schedule> pairwise_all_to_all(const Request& request);
+
+// Recursive halving, then doubling: log2(P) exchanges each way, of half the data, a quarter, ...
+Result<Schedule> halving_all_reduce(const Request& request);
+
 Result<Schedule> dissemination_barrier(const Request& request);
 
 // Signals after which this rank knows that every rank of the group has started.

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <bit>
 
 #include "collectives/algorithms/message.h"
 
@@ -59,15 +58,11 @@ std::uint32_t ranks_of(const Request& request) {
   return static_cast<std::uint32_t>(request.topology.ranks());
 }
 
-std::uint32_t log2_of(std::uint32_t power) {
-  return static_cast<std::uint32_t>(std::bit_width(power)) - 1;
-}
-
 Ring start_ring(const Request& request, OpKind op, std::string_view name, bool ranked) {
   const std::uint32_t pieces = request.tuning.pieces;
   const std::uint32_t ranks = ranks_of(request);
   const Partition partition =
-      ranked ? Partition{true, ranks, log2_of(pieces)} : Partition{false, ranks * pieces, 0};
+      ranked ? ranked_partition(request) : Partition{false, ranks * pieces, 0};
   // With one unit per segment every rank would wait for the next one's receive before its own.
   return {start_schedule(request, op, name, partition, false), pieces,
           std::max(request.tuning.slots, 2U)};

@@ -34,6 +34,10 @@ Result<Schedule> two_level_reduce_scatter(const Request& request);
 Result<Schedule> two_level_tree_broadcast(const Request& request);
 Result<Schedule> two_level_chain_broadcast(const Request& request);
 
+// Each node reduces its operands; the sums go up a binomial tree of nodes, or all to the root.
+Result<Schedule> two_level_tree_reduce(const Request& request);
+Result<Schedule> two_level_direct_reduce(const Request& request);
+
 Result<Schedule> two_level_barrier(const Request& request);
 
 // The request's place among nodes, in the types of steps. For the algorithms above.

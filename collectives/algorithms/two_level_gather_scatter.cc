@@ -14,9 +14,7 @@ constexpr std::uint8_t kStarted = 3;
 constexpr std::uint32_t kNoOwn = 0xffffffffU;
 
 Builder start_ranked(const Request& request, OpKind op, std::string_view name) {
-  const auto ranks = static_cast<std::uint32_t>(request.topology.ranks());
-  const auto pieces_log2 = static_cast<std::uint32_t>(std::bit_width(request.tuning.pieces)) - 1;
-  return start_schedule(request, op, name, {true, ranks, pieces_log2}, true);
+  return start_schedule(request, op, name, ranked_partition(request), true);
 }
 
 // Which blocks each rank of this node holds in its staging: its own, and those of other nodes that

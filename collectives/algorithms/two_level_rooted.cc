@@ -35,44 +35,67 @@ NodeTree chain(std::uint32_t own, std::uint32_t count) {
   return tree;
 }
 
+NodeTree star(std::uint32_t own, std::uint32_t count) {
+  NodeTree tree;
+  for (std::uint32_t node = 1; own == 0 && node < count; ++node) {
+    tree.children.push_back(node);
+  }
+  return tree;
+}
+
 using TreeShape = NodeTree (*)(std::uint32_t own, std::uint32_t count);
+
+// Nodes numbered from the root's on, and the rank of each that stands for it: the root itself, else
+// the first.
+class Heads {
+ public:
+  explicit Heads(const Request& request)
+      : nodes_(request), root_(request.root), root_node_(nodes_.node_of(request.root)) {}
+
+  std::uint32_t own() const { return (nodes_.own() + nodes_.count() - root_node_) % count(); }
+
+  std::uint32_t count() const { return nodes_.count(); }
+
+  std::uint32_t local(std::uint32_t index) const { return index == 0 ? nodes_.local_of(root_) : 0; }
+
+  std::uint32_t rank(std::uint32_t index) const {
+    return nodes_.rank_at((index + root_node_) % count(), local(index));
+  }
+
+ private:
+  const Nodes nodes_;
+  const std::uint32_t root_;
+  const std::uint32_t root_node_;
+};
 
 Result<Schedule> broadcast_by_nodes(const Request& request, std::string_view name,
                                     TreeShape shape) {
   const std::uint32_t pieces = request.tuning.pieces;
   const std::uint32_t slots = request.tuning.slots;
   Builder b = start_schedule(request, OpKind::kBroadcast, name, {false, pieces, 0}, true);
-  const Nodes nodes(request);
-  const std::uint32_t root_node = nodes.node_of(request.root);
-  const std::uint32_t own = (nodes.own() + nodes.count() - root_node) % nodes.count();
-  // The rank of each node that receives for it: the root itself, else the first.
-  const auto head_local = [&](std::uint32_t index) {
-    return index == 0 ? nodes.local_of(request.root) : 0;
-  };
-  const auto head = [&](std::uint32_t index) {
-    return nodes.rank_at((index + root_node) % nodes.count(), head_local(index));
-  };
-  const NodeTree tree = shape(own, nodes.count());
+  const Heads heads(request);
+  const std::uint32_t own = heads.own();
+  const std::uint32_t head = heads.local(own);
+  const NodeTree tree = shape(own, heads.count());
 
   b.publish(kAnnounceLine, 1);
   b.await_all(kAnnounceLine, 1);
   b.gate_output();
   for (std::uint32_t piece = 0; piece < pieces; ++piece) {
-    if (b.local() != head_local(own)) {
-      b.await(kStaged, piece + 1, head_local(own), 1);
-      b.copy(Builder::output(piece),
-             Builder::of_local(b.stage(request.tuning.slot(piece)), head_local(own)), piece,
-             piece + 1);
+    if (b.local() != head) {
+      b.await(kStaged, piece + 1, head, 1);
+      b.copy(Builder::output(piece), Builder::of_local(b.stage(request.tuning.slot(piece)), head),
+             piece, piece + 1);
       if (piece + slots < pieces) {
         b.publish(kRead, piece + 1);
       }
       continue;
     }
     if (own != 0) {
-      b.recv(head(tree.parent), Builder::output(piece), piece, piece + 1);
+      b.recv(heads.rank(tree.parent), Builder::output(piece), piece, piece + 1);
     }
     for (const std::uint32_t child : tree.children) {
-      b.send(head(child), Builder::output(piece), piece, piece + 1);
+      b.send(heads.rank(child), Builder::output(piece), piece, piece + 1);
     }
     if (b.locals() > 1) {
       if (piece >= slots) {
@@ -80,6 +103,50 @@ Result<Schedule> broadcast_by_nodes(const Request& request, std::string_view nam
       }
       b.copy(b.stage(request.tuning.slot(piece)), Builder::output(piece), piece, piece + 1);
       b.publish(kStaged, piece + 1);
+    }
+  }
+  return b.build();
+}
+
+// The head of each node reduces what its node staged, adds the sums of its children's nodes, all in
+// one Reduce, and sends the sum on. A scratch slot holds its node's sum, then the children's.
+Result<Schedule> reduce_by_nodes(const Request& request, std::string_view name, TreeShape shape) {
+  const Tuning& tuning = request.tuning;
+  Builder b = start_schedule(request, OpKind::kReduce, name, {false, tuning.pieces, 0}, true);
+  const Heads heads(request);
+  const std::uint32_t own = heads.own();
+  const std::uint32_t head = heads.local(own);
+  const NodeTree tree = shape(own, heads.count());
+  const auto count = static_cast<std::uint32_t>(tree.children.size());
+
+  b.publish(kAnnounceLine, 1);
+  b.await_all(kAnnounceLine, 1);
+  for (std::uint32_t piece = 0; piece < tuning.pieces; ++piece) {
+    if (b.local() != head) {
+      if (piece >= tuning.slots) {
+        b.await(kRead, piece - tuning.slots + 1, head, 1);
+      }
+      b.copy(b.stage(tuning.slot(piece)), Builder::input(piece), piece, piece + 1);
+      b.publish(kStaged, piece + 1);
+      continue;
+    }
+    const Place sum = Builder::scratch(tuning.slot(piece) * (count + 1));
+    for (std::uint32_t child = 0; child < count; ++child) {
+      b.recv(heads.rank(tree.children[child]), Builder::scratch(sum.at + 1 + child), piece,
+             piece + 1);
+    }
+    b.await_all(kStaged, piece + 1);
+    b.reduce_locals(sum, b.stage(tuning.slot(piece)), piece, piece + 1, true, false);
+    if (piece + tuning.slots < tuning.pieces) {
+      b.publish(kRead, piece + 1);
+    }
+    const bool root = own == 0;
+    if (count > 0) {
+      b.reduce_units(root ? Builder::output(piece) : sum, sum, count + 1, count + 1, piece,
+                     piece + 1, root);
+    }
+    if (!root) {
+      b.send(heads.rank(tree.parent), sum, piece, piece + 1);
     }
   }
   return b.build();
@@ -100,6 +167,14 @@ Result<Schedule> two_level_tree_broadcast(const Request& request) {
 
 Result<Schedule> two_level_chain_broadcast(const Request& request) {
   return broadcast_by_nodes(request, "two_level_chain_broadcast", chain);
+}
+
+Result<Schedule> two_level_tree_reduce(const Request& request) {
+  return reduce_by_nodes(request, "two_level_tree_reduce", binomial);
+}
+
+Result<Schedule> two_level_direct_reduce(const Request& request) {
+  return reduce_by_nodes(request, "two_level_direct_reduce", star);
 }
 
 Result<Schedule> two_level_barrier(const Request& request) {

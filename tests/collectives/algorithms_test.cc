@@ -59,7 +59,7 @@ TEST(AlgorithmsTest, ComputeTheirOperation) {
           has_pieces(algorithm, topology) ? tunings() : std::vector<Tuning>{{}};
       for (const Tuning& tuning : wanted) {
         for (int root = 0; root < topology.ranks(); ++root) {
-          if ((root == 0 || algorithm.op == OpKind::kBroadcast) &&
+          if ((root == 0 || op_traits(algorithm.op).rooted) &&
               algorithm.applicable(topology, {0, false})) {
             check(algorithm, topology, static_cast<std::uint32_t>(root), tuning);
           }

@@ -17,8 +17,9 @@
 namespace isthmus {
 namespace {
 
-constexpr OpKind kOps[] = {OpKind::kBarrier, OpKind::kAllReduce, OpKind::kAllGather,
-                           OpKind::kReduceScatter, OpKind::kBroadcast};
+constexpr OpKind kOps[] = {OpKind::kBarrier,       OpKind::kAllReduce, OpKind::kAllGather,
+                           OpKind::kReduceScatter, OpKind::kBroadcast, OpKind::kReduce,
+                           OpKind::kGather,        OpKind::kScatter,   OpKind::kAllToAll};
 
 std::vector<Topology> groups() {
   return {Topology::grid(1, 1),
@@ -94,7 +95,7 @@ TEST(SelectTest, NearTheBestSimulatedTime) {
 // Rounding once per level means that no partial sum is combined again on the same level.
 TEST(SelectTest, SixteenBitSumsRoundOncePerLevel) {
   for (const Topology& topology : groups()) {
-    for (const OpKind op : {OpKind::kAllReduce, OpKind::kReduceScatter}) {
+    for (const OpKind op : {OpKind::kAllReduce, OpKind::kReduceScatter, OpKind::kReduce}) {
       for (std::size_t bytes = 8; bytes <= (std::size_t{64} << 20); bytes *= 4) {
         const Choice choice = select_algorithm(topology, op, {bytes, true}, "").value();
         const std::vector<Schedule> schedules =

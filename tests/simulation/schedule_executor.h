@@ -127,6 +127,26 @@ class ScheduleExecutor {
               return false;
             }
             break;
+          case OpKind::kReduce:
+            if (got.sum != sum_of(ranks, mark)) {
+              return false;
+            }
+            break;
+          case OpKind::kGather:
+            if (got != word_of(mark / pieces, mark % pieces)) {
+              return false;
+            }
+            break;
+          case OpKind::kScatter:
+            if (got != word_of(first.root, rank * pieces + mark)) {
+              return false;
+            }
+            break;
+          case OpKind::kAllToAll:
+            if (got != word_of(mark / pieces, rank * pieces + mark % pieces)) {
+              return false;
+            }
+            break;
           default:
             break;
         }
@@ -173,25 +193,42 @@ class ScheduleExecutor {
     return {a.sum + b.sum, mix64(a.order * 3 + mix64(b.order + 1))};
   }
 
+  static bool input_is_block(const Schedule& s) {
+    return s.op == OpKind::kAllGather || s.op == OpKind::kGather;
+  }
+
+  static bool output_is_block(const Schedule& s) {
+    return s.op == OpKind::kReduceScatter || s.op == OpKind::kScatter;
+  }
+
   static std::size_t input_marks(const Schedule& s) {
-    return s.op == OpKind::kAllGather ? s.partition.pieces() : s.partition.marks();
+    if (s.op == OpKind::kScatter && s.rank != s.root) {
+      return 0;
+    }
+    return input_is_block(s) ? s.partition.pieces() : s.partition.marks();
   }
 
   static std::size_t output_marks(const Schedule& s) {
-    return s.op == OpKind::kReduceScatter ? s.partition.pieces() : s.partition.marks();
+    if ((s.op == OpKind::kReduce || s.op == OpKind::kGather) && s.rank != s.root) {
+      return 0;
+    }
+    return output_is_block(s) ? s.partition.pieces() : s.partition.marks();
   }
 
   static std::size_t own_block(const Schedule& s) {
     return static_cast<std::size_t>(s.rank) * s.partition.pieces();
   }
 
+  // An all_to_all has no in-place form.
+  bool in_place(const Schedule& s) const { return options_.in_place && s.op != OpKind::kAllToAll; }
+
   // In place one memory holds both; the smaller of input and output is a block of it.
   std::size_t output_base(const Schedule& s) const {
-    return options_.in_place && s.op == OpKind::kReduceScatter ? own_block(s) : 0;
+    return in_place(s) && output_is_block(s) ? own_block(s) : 0;
   }
 
   std::size_t input_base(const Schedule& s) const {
-    return options_.in_place && s.op == OpKind::kAllGather ? own_block(s) : 0;
+    return in_place(s) && input_is_block(s) ? own_block(s) : 0;
   }
 
   void prepare() {
@@ -210,8 +247,7 @@ class ScheduleExecutor {
           word = {random_(), random_()};
         }
       }
-      const bool reads_output =
-          options_.in_place || (s.op == OpKind::kBroadcast && s.rank == s.root);
+      const bool reads_output = in_place(s) || (s.op == OpKind::kBroadcast && s.rank == s.root);
       std::vector<Word>& data = rank.memory[reads_output ? kOutputMemory : kInputMemory];
       for (std::uint32_t mark = 0; mark < input_marks(s); ++mark) {
         data[input_base(s) + mark] = word_of(s.rank, mark);
@@ -248,7 +284,7 @@ class ScheduleExecutor {
       }
       owner = static_cast<std::size_t>(members[place.local]);
     } else if (place.space == Space::kInput) {
-      memory = options_.in_place ? kOutputMemory : kInputMemory;
+      memory = in_place(s) ? kOutputMemory : kInputMemory;
       at += input_base(s);
     } else if (place.space == Space::kOutput) {
       memory = kOutputMemory;

@@ -166,7 +166,7 @@ std::vector<Subject> subjects() {
     for (const Topology& topology : topologies) {
       if (algorithm.applicable(topology, {0, false})) {
         const bool pieces = has_pieces(algorithm, topology);
-        const bool rooted = algorithm.op == OpKind::kBroadcast;
+        const bool rooted = op_traits(algorithm.op).rooted;
         result.push_back({&algorithm, topology,
                           rooted ? static_cast<std::uint32_t>(topology.ranks() - 1) : 0,
                           pieces ? Tuning{4, 2, 1} : Tuning{}});

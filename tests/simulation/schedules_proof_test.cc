@@ -59,7 +59,7 @@ class ProofTest : public testing::Test {
       if (!algorithm.applicable(topology, {0, false}) || !wanted(algorithm)) {
         continue;
       }
-      const int roots = algorithm.op == OpKind::kBroadcast ? topology.ranks() : 1;
+      const int roots = op_traits(algorithm.op).rooted ? topology.ranks() : 1;
       for (const Tuning& tuning : three_tunings()) {
         for (int root = 0; root < roots && !HasFatalFailure(); ++root) {
           prove(algorithm, topology, static_cast<std::uint32_t>(root), tuning);
@@ -152,7 +152,7 @@ TEST_F(ProofTest, ConsecutivePairs) {
           !algorithm.applicable(Topology::grid(3, 1), {0, false}) || sees_nodes(algorithm);
       if (algorithm.applicable(topology, {0, false}) && announces) {
         const Tuning tuning = has_pieces(algorithm, topology) ? Tuning{4, 3, 1} : Tuning{};
-        const int root = algorithm.op == OpKind::kBroadcast ? topology.ranks() - 1 : 0;
+        const int root = op_traits(algorithm.op).rooted ? topology.ranks() - 1 : 0;
         all.push_back(build_all(algorithm, topology, static_cast<std::uint32_t>(root), tuning));
       }
     }

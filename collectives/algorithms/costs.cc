@@ -1,0 +1,325 @@
+#include "collectives/algorithms/costs.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "collectives/algorithms/fits.h"
+
+namespace isthmus {
+
+namespace {
+
+// A message that leaves beside others costs this share of the first one's alpha.
+constexpr double kMoreMessages = 0.1;
+
+}  // namespace
+
+double shown_cost(const Topology& topology, const Payload& payload) {
+  return topology.inside().alpha_us + mib(payload) * topology.inside().beta_us_per_mib;
+}
+
+double reduce_all_cost(const Topology& topology, const Payload& payload) {
+  return shown_cost(topology, payload) +
+         mib(payload) * topology.gamma_us_per_mib() * (topology.ranks() - 1);
+}
+
+double flat_cost(const Topology& topology, const Payload& payload) {
+  return reduce_all_cost(topology, payload) + topology.inside().alpha_us;
+}
+
+double slice_cost(const Topology& topology, const Payload& payload) {
+  const double others = static_cast<double>(topology.ranks() - 1) / topology.ranks();
+  return 4.0 * topology.inside().alpha_us +
+         mib(payload) * ((1.0 + others) * topology.inside().beta_us_per_mib +
+                         topology.gamma_us_per_mib() * others);
+}
+
+double gather_cost(const Topology& topology, const Payload& payload) {
+  return 2.0 * topology.inside().alpha_us +
+         mib(payload) * topology.inside().beta_us_per_mib * topology.ranks();
+}
+
+double scatter_cost(const Topology& topology, const Payload& payload) {
+  return 2.0 * topology.inside().alpha_us +
+         mib(payload) * (topology.ranks() - 1) *
+             (topology.inside().beta_us_per_mib + topology.gamma_us_per_mib());
+}
+
+double staged_cost(const Topology& topology, const Payload& payload) {
+  return 2.0 * topology.inside().alpha_us + mib(payload) * 1.25 * topology.inside().beta_us_per_mib;
+}
+
+double flag_cost(const Topology& topology, const Payload&) {
+  return topology.inside().alpha_us;
+}
+
+double root_slices_cost(const Topology& topology, const Payload& payload) {
+  const double others = static_cast<double>(topology.ranks() - 1) / topology.ranks();
+  return 4.0 * topology.inside().alpha_us +
+         mib(payload) * others *
+             (2.0 * topology.inside().beta_us_per_mib + topology.gamma_us_per_mib());
+}
+
+double root_blocks_cost(const Topology& topology, const Payload& payload) {
+  return 2.0 * topology.inside().alpha_us +
+         mib(payload) * topology.inside().beta_us_per_mib * topology.ranks();
+}
+
+double exchange_blocks_cost(const Topology& topology, const Payload& payload) {
+  return 2.0 * topology.inside().alpha_us +
+         mib(payload) * topology.inside().beta_us_per_mib * 2.0 * (topology.ranks() - 1);
+}
+
+double no_cost(const Topology&, const Payload&) {
+  return 0.0;
+}
+
+namespace {
+
+// Ranks that share a neck; within one node every rank has its own way.
+double sharers(const Topology& topology) {
+  return topology.nodes() == 1 ? 1.0 : topology.locals_max();
+}
+
+}  // namespace
+
+double step_cost(const Topology& topology, double count, double bytes_mib) {
+  const double alpha = topology.between().alpha_us * (1.0 + kMoreMessages * (count - 1.0));
+  return alpha + count * bytes_mib * topology.between().beta_us_per_mib * sharers(topology);
+}
+
+namespace {
+
+double log2_steps(int count) {
+  return static_cast<double>(std::bit_width(static_cast<unsigned>(count) - 1U));
+}
+
+}  // namespace
+
+double others(const Topology& topology) {
+  return topology.ranks() - 1;
+}
+
+double signals_cost(const Topology& topology, const Payload&) {
+  return log2_steps(topology.ranks()) * topology.between().alpha_us;
+}
+
+double doubling_cost(const Topology& topology, const Payload& payload) {
+  const double fold = std::has_single_bit(static_cast<unsigned>(topology.ranks())) ? 0.0 : 1.0;
+  return (log2_steps(topology.ranks()) + fold) *
+         (step_cost(topology, 1.0, mib(payload)) + mib(payload) * topology.gamma_us_per_mib());
+}
+
+double gather_all_reduce_cost(const Topology& topology, const Payload& payload) {
+  return step_cost(topology, others(topology), mib(payload)) +
+         mib(payload) * others(topology) * topology.gamma_us_per_mib();
+}
+
+double direct_all_reduce_cost(const Topology& topology, const Payload& payload) {
+  return 2.0 * step_cost(topology, others(topology), mib(payload) / topology.ranks()) +
+         mib(payload) * topology.gamma_us_per_mib();
+}
+
+namespace {
+
+// Neighbours of a ring are mostly on one node: one message crosses each neck per step.
+double ring_steps_cost(const Topology& topology, double block_mib, double gamma) {
+  return others(topology) *
+         (topology.between().alpha_us + block_mib * (topology.between().beta_us_per_mib + gamma));
+}
+
+}  // namespace
+
+double ring_all_reduce_cost(const Topology& topology, const Payload& payload) {
+  const double block = mib(payload) / topology.ranks();
+  return ring_steps_cost(topology, block, topology.gamma_us_per_mib()) +
+         ring_steps_cost(topology, block, 0.0);
+}
+
+double ring_scatter_cost(const Topology& topology, const Payload& payload) {
+  return ring_steps_cost(topology, mib(payload), topology.gamma_us_per_mib());
+}
+
+double direct_scatter_cost(const Topology& topology, const Payload& payload) {
+  return step_cost(topology, others(topology), mib(payload)) +
+         mib(payload) * others(topology) * topology.gamma_us_per_mib();
+}
+
+double ring_gather_cost(const Topology& topology, const Payload& payload) {
+  return signals_cost(topology, payload) + ring_steps_cost(topology, mib(payload), 0.0);
+}
+
+double direct_gather_cost(const Topology& topology, const Payload& payload) {
+  return step_cost(topology, others(topology), mib(payload)) +
+         mib(payload) * 2.0 * topology.ranks();
+}
+
+double doubling_gather_cost(const Topology& topology, const Payload& payload) {
+  return 2.0 * signals_cost(topology, payload) + others(topology) * mib(payload) *
+                                                     topology.between().beta_us_per_mib *
+                                                     topology.locals_max();
+}
+
+double tree_cost(const Topology& topology, const Payload& payload) {
+  return log2_steps(topology.ranks()) * step_cost(topology, 1.0, mib(payload));
+}
+
+double chain_cost(const Topology& topology, const Payload& payload) {
+  const double piece = mib(payload) / tree_pieces(topology, payload).pieces;
+  return others(topology) * topology.between().alpha_us +
+         (mib(payload) + others(topology) * piece) * topology.between().beta_us_per_mib;
+}
+
+namespace {
+
+// The root's own link carries everything, beside its signals.
+double root_messages_cost(const Topology& topology, const Payload& payload, double steps) {
+  const double alpha = topology.between().alpha_us;
+  return steps * alpha * (1.0 + kMoreMessages * (others(topology) - 1.0)) +
+         others(topology) * mib(payload) * topology.between().beta_us_per_mib;
+}
+
+}  // namespace
+
+double direct_reduce_cost(const Topology& topology, const Payload& payload) {
+  return root_messages_cost(topology, payload, 1.0) +
+         others(topology) * mib(payload) * topology.gamma_us_per_mib();
+}
+
+double root_gather_cost(const Topology& topology, const Payload& payload) {
+  return root_messages_cost(topology, payload, 2.0);
+}
+
+double root_scatter_cost(const Topology& topology, const Payload& payload) {
+  return root_messages_cost(topology, payload, 1.0);
+}
+
+double tree_reduce_cost(const Topology& topology, const Payload& payload) {
+  return tree_cost(topology, payload) +
+         log2_steps(topology.ranks()) * mib(payload) * topology.gamma_us_per_mib();
+}
+
+double chain_reduce_cost(const Topology& topology, const Payload& payload) {
+  return chain_cost(topology, payload) + mib(payload) * topology.gamma_us_per_mib();
+}
+
+double pairwise_cost(const Topology& topology, const Payload& payload) {
+  return signals_cost(topology, payload) + step_cost(topology, others(topology), mib(payload));
+}
+
+double halving_cost(const Topology& topology, const Payload& payload) {
+  const bool folds = !std::has_single_bit(static_cast<unsigned>(topology.ranks()));
+  const double whole = step_cost(topology, 1.0, mib(payload));
+  return 2.0 * signals_cost(topology, payload) +
+         2.0 * mib(payload) * topology.between().beta_us_per_mib * sharers(topology) +
+         mib(payload) * topology.gamma_us_per_mib() +
+         (folds ? 2.0 * whole + mib(payload) * topology.gamma_us_per_mib() : 0.0);
+}
+
+namespace {
+
+// Two sections of a pipeline of `pieces`: the slower one, and the other's first piece.
+double overlapped(double one, double other, std::uint32_t pieces) {
+  return std::max(one, other) + std::min(one, other) / pieces;
+}
+
+}  // namespace
+
+double node_step(const Topology& topology, double mib_per_node) {
+  const double more = kMoreMessages * (topology.nodes() - 2);
+  return topology.between().alpha_us * (1.0 + more) +
+         mib_per_node * topology.between().beta_us_per_mib;
+}
+
+double inside_cost(const Topology& topology, double copied_mib, double reduced_mib) {
+  return 4.0 * topology.inside().alpha_us + copied_mib * topology.inside().beta_us_per_mib +
+         reduced_mib * topology.gamma_us_per_mib();
+}
+
+double leader_cost(const Topology& topology, const Payload& payload) {
+  return node_step(topology, mib(payload) * (topology.nodes() - 1)) +
+         inside_cost(topology, 3.0 * mib(payload),
+                     mib(payload) * (topology.locals_max() + topology.nodes()));
+}
+
+namespace {
+
+// Every local rank sends beside the others of its node.
+double lane_messages(const Topology& topology) {
+  return kMoreMessages * (topology.locals_min() - 1) * topology.between().alpha_us;
+}
+
+}  // namespace
+
+double lanes_cost(const Topology& topology, const Payload& payload) {
+  const double share = static_cast<double>(topology.nodes() - 1) / topology.nodes();
+  const double steps = topology.nodes() > 2 ? 2.0 : 1.0;
+  return lane_messages(topology) +
+         overlapped(steps * node_step(topology, 2.0 / steps * share * mib(payload)),
+                    inside_cost(topology, 3.0 * mib(payload), mib(payload)),
+                    lanes(topology, payload).pieces);
+}
+
+double exchange_cost(const Topology& topology, const Payload& payload) {
+  return lane_messages(topology) +
+         overlapped(node_step(topology, (topology.nodes() - 1) * mib(payload)),
+                    inside_cost(topology, 3.0 * mib(payload), mib(payload)),
+                    lanes(topology, payload).pieces);
+}
+
+double node_gather_cost(const Topology& topology, const Payload& payload) {
+  const double apart = topology.ranks() - topology.locals_min();
+  const double signals = log2_steps(topology.nodes()) * topology.between().alpha_us;
+  return overlapped(signals + node_step(topology, apart * mib(payload)),
+                    inside_cost(topology, topology.ranks() * mib(payload), 0.0),
+                    node_blocks(topology, payload).pieces);
+}
+
+double node_scatter_cost(const Topology& topology, const Payload& payload) {
+  const double apart = topology.ranks() - topology.locals_min();
+  return overlapped(
+      node_step(topology, apart * mib(payload)),
+      inside_cost(topology, topology.ranks() * mib(payload), topology.ranks() * mib(payload)),
+      node_blocks(topology, payload).pieces);
+}
+
+double node_tree_cost(const Topology& topology, const Payload& payload) {
+  return log2_steps(topology.nodes()) * node_step(topology, mib(payload)) +
+         inside_cost(topology, 2.0 * mib(payload) / tree_pieces(topology, payload).pieces, 0.0);
+}
+
+namespace {
+
+double node_reduce_cost(const Topology& topology, const Payload& payload, double hops) {
+  return hops * node_step(topology, mib(payload)) +
+         inside_cost(topology, 2.0 * mib(payload),
+                     mib(payload) * (topology.locals_max() - 1.0 + hops));
+}
+
+}  // namespace
+
+double node_tree_reduce_cost(const Topology& topology, const Payload& payload) {
+  return node_reduce_cost(topology, payload, log2_steps(topology.nodes()));
+}
+
+double node_direct_reduce_cost(const Topology& topology, const Payload& payload) {
+  return node_step(topology, (topology.nodes() - 1.0) * mib(payload)) +
+         inside_cost(topology, 2.0 * mib(payload),
+                     mib(payload) * (topology.locals_max() + topology.nodes() - 2.0));
+}
+
+double node_chain_cost(const Topology& topology, const Payload& payload) {
+  const double piece = mib(payload) / tree_pieces(topology, payload).pieces;
+  const double hops = topology.nodes() - 1;
+  return hops * topology.between().alpha_us +
+         (mib(payload) + hops * piece) * topology.between().beta_us_per_mib +
+         inside_cost(topology, 2.0 * piece, 0.0);
+}
+
+double node_barrier_cost(const Topology& topology, const Payload&) {
+  return log2_steps(topology.nodes()) * topology.between().alpha_us +
+         2.0 * topology.inside().alpha_us;
+}
+
+}  // namespace isthmus

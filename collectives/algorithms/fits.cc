@@ -1,0 +1,206 @@
+#include "collectives/algorithms/fits.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace isthmus {
+
+namespace {
+
+constexpr std::size_t kLineBytes = 48;    // of payload in an announcement line
+constexpr std::size_t kSlotBytes = 8192;  // of a group's slot: schedule/ does not see transport/
+constexpr double kMib = 1048576.0;
+
+// Steps of one rank's schedule that tunings aim at: below Builder::kStepsMax, built in a
+// millisecond.
+constexpr std::uint32_t kStepsAim = 1U << 15;
+
+// Staging of one operation: a quarter of what a process has by default.
+constexpr std::size_t kStageBytesMax = std::size_t{8} << 20;
+
+constexpr int kMessageRanksMax = 4096;
+constexpr int kOperandsMax = kReduceOperandsMax;
+
+std::size_t class_bytes(const Payload& payload) {
+  return size_class_bytes(size_class(payload.bytes));
+}
+
+}  // namespace
+
+double mib(const Payload& payload) {
+  return static_cast<double>(payload.bytes) / kMib;
+}
+
+bool one_node(const Topology& topology, const Payload&) {
+  return topology.one_mapped_node() && topology.ranks() <= kOperandsMax;
+}
+
+bool fits_line(const Topology& topology, const Payload& payload) {
+  return one_node(topology, payload) && class_bytes(payload) <= kLineBytes;
+}
+
+bool fits_slot(const Topology& topology, const Payload& payload) {
+  return one_node(topology, payload) && class_bytes(payload) <= kSlotBytes;
+}
+
+bool blocks_fit_slot(const Topology& topology, const Payload& payload) {
+  const std::size_t ranks = static_cast<std::size_t>(topology.ranks());
+  return one_node(topology, payload) &&
+         align_line(class_bytes(payload)) <= kSlotBytes / std::max<std::size_t>(ranks, 1);
+}
+
+bool one_rank(const Topology& topology, const Payload&) {
+  return topology.ranks() == 1;
+}
+
+bool messages(const Topology& topology, const Payload&) {
+  return topology.ranks() >= 2 && topology.ranks() <= kMessageRanksMax;
+}
+
+bool messages_at_once(const Topology& topology, const Payload& payload) {
+  return messages(topology, payload) && topology.ranks() <= kOperandsMax;
+}
+
+bool messages_in_turn(const Topology& topology, const Payload& payload) {
+  return messages(topology, payload) &&
+         (!payload.rounds || topology.ranks() == 2 || topology.ranks() > kOperandsMax);
+}
+
+bool several_nodes(const Topology& topology, const Payload&) {
+  return topology.nodes() >= 2 && topology.mapped_all() && topology.ranks() <= kMessageRanksMax &&
+         topology.nodes() <= kOperandsMax && topology.locals_max() <= kOperandsMax;
+}
+
+namespace {
+
+// Sums of nodes two at a time.
+bool nodes_in_turn(const Topology& topology, const Payload& payload) {
+  return several_nodes(topology, payload) && (!payload.rounds || topology.nodes() == 2);
+}
+
+}  // namespace
+
+bool leaders_fit_slot(const Topology& topology, const Payload& payload) {
+  return several_nodes(topology, payload) && 2 * align_line(class_bytes(payload)) <= kSlotBytes;
+}
+
+Tuning at_once(const Topology&, const Payload&) {
+  return {};
+}
+
+namespace {
+
+std::size_t ranks_of(const Topology& topology) {
+  return static_cast<std::size_t>(topology.ranks());
+}
+
+// Pieces of about `piece` bytes at `steps` steps each, `slots` of them staged at once.
+Tuning in_pieces(const Payload& payload, std::size_t piece, std::size_t steps, std::uint32_t slots,
+                 std::uint32_t lead) {
+  const std::uint32_t most = std::max(kStepsAim / static_cast<std::uint32_t>(steps), 1U);
+  const std::uint32_t pieces = pieces_of(payload.bytes, piece, most);
+  return {pieces, std::min(pieces, slots), std::min(pieces - 1, lead)};
+}
+
+// Whether a rank's staging of `units` units in each slot stays within bounds.
+bool stage_holds(const Payload& payload, const Tuning& tuning, std::size_t units) {
+  return class_bytes(payload) / tuning.pieces * tuning.slots * units <= kStageBytesMax;
+}
+
+// Staged pieces: about four, from 16 KiB, where flags between far cores cost as much as the copy,
+// to what four slots leave of an L2 cache. Smaller ones lost at every size between far cores.
+constexpr std::size_t kPieceLeast = 16384;
+constexpr std::size_t kPieceMost = 131072;
+
+std::size_t quarter(const Payload& payload) {
+  return std::clamp(class_bytes(payload) / 4, kPieceLeast, kPieceMost);
+}
+
+}  // namespace
+
+Tuning staged_whole(const Topology&, const Payload& payload) {
+  return in_pieces(payload, quarter(payload), 6, 4, 2);
+}
+
+bool stages_whole(const Topology& topology, const Payload& payload) {
+  return one_node(topology, payload) && stage_holds(payload, staged_whole(topology, payload), 1);
+}
+
+Tuning staged_blocks(const Topology& topology, const Payload& payload) {
+  const std::size_t piece = quarter(payload) * 2 / std::max<std::size_t>(ranks_of(topology), 2);
+  return in_pieces(payload, std::max<std::size_t>(piece, 4096), ranks_of(topology) + 5, 4, 2);
+}
+
+bool stages_blocks(const Topology& topology, const Payload& payload) {
+  return one_node(topology, payload) &&
+         stage_holds(payload, staged_blocks(topology, payload), ranks_of(topology));
+}
+
+Tuning slices(const Topology& topology, const Payload& payload) {
+  const std::size_t chunk = std::clamp<std::size_t>(class_bytes(payload) / 4, 65536, 524288);
+  return in_pieces(payload, chunk, ranks_of(topology) + 10, 3, 1);
+}
+
+bool stages_slices(const Topology& topology, const Payload& payload) {
+  return one_node(topology, payload) && stage_holds(payload, slices(topology, payload), 1);
+}
+
+namespace {
+
+// Segments of 256 KiB of a rank's share: one is reduced while the next is on the wire.
+Tuning segments(std::size_t share, std::size_t segment, int ranks) {
+  const auto most = static_cast<std::uint32_t>(std::clamp(4096 / ranks, 1, 64));
+  const std::uint32_t pieces = pieces_of(share, segment, most);
+  return {pieces, 2, 1};
+}
+
+}  // namespace
+
+Tuning ring_whole(const Topology& topology, const Payload& payload) {
+  const std::size_t ranks = static_cast<std::size_t>(topology.ranks());
+  return segments(class_bytes(payload) / ranks, 262144, topology.ranks());
+}
+
+Tuning ring_blocks(const Topology& topology, const Payload& payload) {
+  return segments(class_bytes(payload), 262144, topology.ranks());
+}
+
+Tuning tree_pieces(const Topology&, const Payload& payload) {
+  return in_pieces(payload, 262144, 16, 4, 1);
+}
+
+Tuning lanes(const Topology& topology, const Payload& payload) {
+  const std::size_t chunk = std::clamp<std::size_t>(class_bytes(payload) / 8, 131072, 524288);
+  const std::size_t steps = static_cast<std::size_t>(6 * topology.nodes() + topology.locals_max());
+  Tuning tuning = in_pieces(payload, chunk, steps + 10, 4, 1);
+  tuning.slots = 4;
+  tuning.lead = 1;
+  return tuning;
+}
+
+bool stages_lanes(const Topology& topology, const Payload& payload) {
+  return several_nodes(topology, payload) && stage_holds(payload, lanes(topology, payload), 1);
+}
+
+Tuning node_blocks(const Topology& topology, const Payload& payload) {
+  const std::size_t piece =
+      std::min<std::size_t>(131072, kStageBytesMax / (4 * ranks_of(topology)));
+  return in_pieces(payload, piece, 2 * ranks_of(topology) + 10, 4, 2);
+}
+
+bool stages_node_blocks(const Topology& topology, const Payload& payload) {
+  return several_nodes(topology, payload) &&
+         stage_holds(payload, node_blocks(topology, payload), ranks_of(topology));
+}
+
+bool stages_tree(const Topology& topology, const Payload& payload) {
+  return several_nodes(topology, payload) &&
+         stage_holds(payload, tree_pieces(topology, payload), 1);
+}
+
+bool stages_reduce_tree(const Topology& topology, const Payload& payload) {
+  return nodes_in_turn(topology, payload) && stages_tree(topology, payload);
+}
+
+}  // namespace isthmus

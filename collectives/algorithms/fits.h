@@ -1,0 +1,68 @@
+#pragma once
+
+#include "collectives/algorithms/algorithm.h"
+
+namespace isthmus {
+
+// Where an algorithm fits, and how it cuts the data there: the columns `applicable` and `tune` of
+// the table of algorithms.
+
+double mib(const Payload& payload);
+
+// One Reduce takes all operands of a node.
+bool one_node(const Topology& topology, const Payload& payload);
+
+// Of the class, so that all its sizes get one answer.
+bool fits_line(const Topology& topology, const Payload& payload);
+bool fits_slot(const Topology& topology, const Payload& payload);
+bool blocks_fit_slot(const Topology& topology, const Payload& payload);
+
+bool one_rank(const Topology& topology, const Payload& payload);
+
+// Messages for any placement of ranks.
+bool messages(const Topology& topology, const Payload& payload);
+
+// All operands in one Reduce.
+bool messages_at_once(const Topology& topology, const Payload& payload);
+
+// Two operands at a time: a 16-bit sum of more than two ranks rounds more than once, so those come
+// here only where nothing else can.
+bool messages_in_turn(const Topology& topology, const Payload& payload);
+
+// Several nodes whose ranks share memory.
+bool several_nodes(const Topology& topology, const Payload& payload);
+bool leaders_fit_slot(const Topology& topology, const Payload& payload);
+
+// One piece.
+Tuning at_once(const Topology& topology, const Payload& payload);
+
+// Pieces of the whole data, or of slices of it, staged inside a node.
+Tuning staged_whole(const Topology& topology, const Payload& payload);
+bool stages_whole(const Topology& topology, const Payload& payload);
+
+// The same for blocks: a piece of all blocks is handled at once.
+Tuning staged_blocks(const Topology& topology, const Payload& payload);
+bool stages_blocks(const Topology& topology, const Payload& payload);
+Tuning slices(const Topology& topology, const Payload& payload);
+bool stages_slices(const Topology& topology, const Payload& payload);
+
+// Segments of a rank's share of the data, or of its block: one is reduced while the next is on the
+// wire.
+Tuning ring_whole(const Topology& topology, const Payload& payload);
+Tuning ring_blocks(const Topology& topology, const Payload& payload);
+
+// The root's data in pieces that keep a chain of nodes busy.
+Tuning tree_pieces(const Topology& topology, const Payload& payload);
+
+// Chunks of 128 to 512 KiB: large enough for the wire, several in flight.
+Tuning lanes(const Topology& topology, const Payload& payload);
+bool stages_lanes(const Topology& topology, const Payload& payload);
+
+// Blocks by way of their nodes.
+Tuning node_blocks(const Topology& topology, const Payload& payload);
+bool stages_node_blocks(const Topology& topology, const Payload& payload);
+
+bool stages_tree(const Topology& topology, const Payload& payload);
+bool stages_reduce_tree(const Topology& topology, const Payload& payload);
+
+}  // namespace isthmus
