@@ -17,6 +17,7 @@
 #include "base/version.h"
 #include "collectives/address_book.h"
 #include "collectives/group.h"
+#include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace isthmus {
@@ -85,6 +86,7 @@ class World::Impl : public std::enable_shared_from_this<World::Impl> {
   std::vector<RankCard> cards_;
   std::vector<std::uint64_t> node_of_;  // by world rank
   std::unique_ptr<ShmNode> node_;
+  std::unique_ptr<ShmTransport> shm_;  // null where no other rank shares this one's memory
   std::unique_ptr<TcpTransport> tcp_;
   std::unique_ptr<Engine> engine_;
   std::mutex groups_mutex_;
@@ -156,7 +158,11 @@ Status World::Impl::connect(const RankCard& mine, Deadline deadline) {
       }
     }
   }
-  return node_->connect(locals, deadline);
+  ISTHMUS_TRY(node_->connect(locals, deadline));
+  if (!locals.empty()) {
+    ISTHMUS_ASSIGN(shm_, ShmTransport::create(node_.get()));
+  }
+  return {};
 }
 
 Status World::Impl::start(const WorldOptions& given, Rendezvous& store) {
@@ -188,8 +194,12 @@ Status World::Impl::start(const WorldOptions& given, Rendezvous& store) {
   const Engine::Options engine_options{.world_rank = options.rank,
                                        .crowded = ranks_outnumber_cores(cards_, mine),
                                        .spin_ns = env().SPIN_US * 1000};
-  engine_ =
-      std::make_unique<Engine>(engine_options, node_.get(), std::vector<Transport*>{tcp_.get()});
+  std::vector<Transport*> transports;
+  if (shm_ != nullptr) {
+    transports.push_back(shm_.get());
+  }
+  transports.push_back(tcp_.get());
+  engine_ = std::make_unique<Engine>(engine_options, node_.get(), std::move(transports));
   std::vector<int> all(static_cast<std::size_t>(options.size));
   for (int rank = 0; rank < options.size; ++rank) {
     all[static_cast<std::size_t>(rank)] = rank;

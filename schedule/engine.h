@@ -40,6 +40,7 @@ class Engine {
     std::int64_t spin_ns = 50'000;
   };
 
+  // transports: in order of preference; the last one reaches every rank.
   Engine(const Options& options, ShmNode* node, std::vector<Transport*> transports);
   ~Engine();
 
@@ -143,6 +144,7 @@ class Engine {
   void finish_transfer(Transfer& transfer, std::optional<Error> error);
   bool post_transfers();
   Endpoint& endpoint(Channel& channel, std::uint32_t peer);
+  Transport& transport_to(int world_rank) const;
 
   // Steps.
   bool await(Run& run, const Step& step);

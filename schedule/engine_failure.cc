@@ -53,7 +53,7 @@ void Engine::tell(Channel& channel, std::uint32_t sequence, Notice::Kind kind, c
     const bool local = node_->has(rank);
     const bool gone = std::find(dead_.begin(), dead_.end(), rank) != dead_.end();
     if (rank != options_.world_rank && !local && !gone) {
-      transports_.front()->notify(rank, notice);
+      transport_to(rank).notify(rank, notice);
     }
   }
 }
@@ -303,7 +303,7 @@ void Engine::tell_waiting(Run& run, std::int32_t waits_for) {
                       .text = {}};
   for (const int rank : channel.world_ranks) {
     if (rank != options_.world_rank && !node_->has(rank)) {
-      transports_.front()->notify(rank, notice);
+      transport_to(rank).notify(rank, notice);
     }
   }
 }

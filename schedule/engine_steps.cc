@@ -296,9 +296,20 @@ bool Engine::advance_dataflow(Run& run) {
 Endpoint& Engine::endpoint(Channel& channel, std::uint32_t peer) {
   Endpoint*& lane = channel.endpoints[peer];
   if (lane == nullptr) {
-    lane = &transports_.front()->endpoint(channel.world_ranks[peer]);
+    const int world_rank = channel.world_ranks[peer];
+    lane = &transport_to(world_rank).endpoint(world_rank);
   }
   return *lane;
+}
+
+// The first of the transports that reaches the rank; the last one reaches all.
+Transport& Engine::transport_to(int world_rank) const {
+  for (Transport* transport : transports_) {
+    if (transport->reaches(world_rank)) {
+      return *transport;
+    }
+  }
+  return *transports_.back();
 }
 
 }  // namespace isthmus

@@ -79,7 +79,8 @@ Status Engine::open_sleeper() {
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.fd = fd;
-    if (::epoll_ctl(sleeper.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    // EEXIST: the shared-memory transport names the node's descriptors too.
+    if (::epoll_ctl(sleeper.get(), EPOLL_CTL_ADD, fd, &event) != 0 && errno != EEXIST) {
       return system_error(Code::kResource, errno, "cannot watch a descriptor");
     }
   }

@@ -16,8 +16,9 @@ namespace isthmus {
 namespace {
 
 constexpr int kEventsMax = 64;
-// While one lane alone waits, its socket is read without asking epoll; every so many polls epoll is
-// asked all the same, for connections, deaths and timers. A power of two.
+// While one lane alone waits, its socket is read without asking epoll, and while none does, nothing
+// is read: other transports may be what the caller polls for. Every so many polls epoll is asked
+// all the same, for connections, notices, deaths and timers. A power of two.
 constexpr std::uint32_t kDirectPolls = 16;
 constexpr std::int64_t kSilenceCheckNs = 5'000'000'000;
 
@@ -111,10 +112,11 @@ bool TcpTransport::poll(Events* events) {
     return moved;
   }
   tcp::Lane* only = only_waiting_lane();
-  if (only != nullptr && (++direct_polls_ & (kDirectPolls - 1)) != 0) {
-    moved |= only->pump_unasked();
-  } else {
+  const bool quiet = shared_->waiting == 0 && shared_->blocked == 0 && connector_->idle();
+  if ((only == nullptr && !quiet) || (++direct_polls_ & (kDirectPolls - 1)) == 0) {
     moved |= poll_epoll();
+  } else if (only != nullptr) {
+    moved |= only->pump_unasked();
   }
   moved |= pump_active();
   return hand_over(events) || moved;

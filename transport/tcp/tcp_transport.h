@@ -22,8 +22,9 @@ struct LaneShared;
 // Lanes over TCP: one connection a pair of ranks, made on first use, and one epoll; no threads.
 // docs/wire.md describes what travels. Sends go out within post_send() where the socket takes them.
 //
-// poll() costs one system call when there is nothing to do. A thread that wants to sleep on
-// wait_descriptors() polls until poll() returned false after its last post.
+// poll() costs one system call when there is nothing to do, and mostly none when nothing is waited
+// for. A thread that wants to sleep on wait_descriptors() polls until poll() returned false after
+// its last post.
 // Thread rule: Transport's. Owns all descriptors; close-on-exec and listed for fork (base/fork.h).
 class TcpTransport final : public Transport {
  public:
