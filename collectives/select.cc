@@ -38,7 +38,8 @@ Error unknown_name(std::string_view name) {
 Result<Choice> select_algorithm(const Topology& topology, OpKind op, const Payload& payload,
                                 std::string_view forced) {
   // Every size of a class gets the answer of its largest.
-  const Payload largest = {size_class_bytes(size_class(payload.bytes)), payload.rounds};
+  Payload largest = payload;
+  largest.bytes = size_class_bytes(size_class(payload.bytes));
   if (!forced.empty()) {
     if (!known_name(forced)) {
       return unknown_name(forced);

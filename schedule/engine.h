@@ -153,6 +153,8 @@ class Engine {
   void copy(Run& run, const Step& step);
   void reduce(Run& run, const Step& step);
   std::uint32_t operands(Run& run, const Step& step, std::byte* dst, const void** sources) const;
+  static std::size_t input_offset(const Run& run, std::uint32_t at);
+  static std::size_t length(const Run& run, const Step& step);
   std::byte* locate(Run& run, const Place& place) const;
   std::byte* mapped(Run& run, Space space, std::uint32_t local) const;
   void ring_sleepers(const Channel& channel) const;

@@ -63,13 +63,23 @@ std::byte* Engine::mapped(Run& run, Space space, std::uint32_t local) const {
   }
 }
 
+std::size_t Engine::input_offset(const Run& run, std::uint32_t at) {
+  return run.uneven == nullptr ? run.geometry.offset(at) : run.uneven->input_offset(at);
+}
+
+std::size_t Engine::length(const Run& run, const Step& step) {
+  return run.uneven == nullptr ? run.geometry.length(step.begin, step.end)
+                               : run.uneven->length(step);
+}
+
 std::byte* Engine::locate(Run& run, const Place& place) const {
   switch (place.space) {
     case Space::kInput:
       // Steps never write the input; one pointer type keeps the step loop simple.
-      return const_cast<std::byte*>(run.input) + run.geometry.offset(place.at);
+      return const_cast<std::byte*>(run.input) + input_offset(run, place.at);
     case Space::kOutput:
-      return run.output + run.geometry.offset(place.at);
+      return run.output + (run.uneven == nullptr ? run.geometry.offset(place.at)
+                                                 : run.uneven->output_offset(place.at));
     case Space::kScratch:
       return run.scratch + std::size_t{place.at} * run.geometry.unit_bytes();
     case Space::kNone:
@@ -81,7 +91,7 @@ std::byte* Engine::locate(Run& run, const Place& place) const {
 }
 
 void Engine::copy(Run& run, const Step& step) {
-  const std::size_t bytes = run.geometry.length(step.begin, step.end);
+  const std::size_t bytes = length(run, step);
   std::byte* const dst = locate(run, step.dst);
   const std::byte* const src = locate(run, step.src);
   if (bytes != 0 && dst != src) {
@@ -98,7 +108,7 @@ std::uint32_t Engine::operands(Run& run, const Step& step, std::byte* dst,
     return 2;
   }
   const std::size_t unit = run.geometry.unit_bytes();
-  const std::byte* const own = run.input + run.geometry.offset(step.begin);
+  const std::byte* const own = run.input + input_offset(run, step.begin);
   std::uint32_t count = 0;
   if (step.src.space == Space::kScratch) {
     const std::size_t stride = (step.end - step.begin) * unit;
@@ -117,7 +127,7 @@ std::uint32_t Engine::operands(Run& run, const Step& step, std::byte* dst,
 }
 
 void Engine::reduce(Run& run, const Step& step) {
-  const std::size_t bytes = run.geometry.length(step.begin, step.end);
+  const std::size_t bytes = length(run, step);
   if (bytes == 0) {
     return;
   }
@@ -234,7 +244,7 @@ bool Engine::post(Run& run, std::uint32_t index) {
   const Step& step = run.plan->schedule.steps[index];
   const Tag tag{.operation = make_operation(channel.id(), run.sequence, false),
                 .message = step.value};
-  const std::size_t bytes = run.geometry.length(step.begin, step.end);
+  const std::size_t bytes = length(run, step);
   Endpoint& lane = endpoint(channel, step.peer);
   const Token token{.owner = &run, .step = index};
   Result<Endpoint::Post> posted =

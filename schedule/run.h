@@ -13,6 +13,7 @@
 #include "kernels/reduce.h"
 #include "schedule/geometry.h"
 #include "schedule/schedule.h"
+#include "schedule/uneven.h"
 #include "schedule/work.h"
 #include "transport/endpoint.h"
 #include "transport/shm/segment.h"
@@ -40,8 +41,10 @@ struct Run {
   std::shared_ptr<const Plan> keep;  // asynchronous: the cache may drop the plan meanwhile
   OperationInfo info;
   const std::byte* input = nullptr;
+  std::unique_ptr<std::byte[]> scaled_input;  // PREMUL_SUM: what `input` points to
   std::byte* output = nullptr;
   Geometry geometry;
+  std::unique_ptr<const Uneven> uneven;  // null where all ranks' blocks have one length
   std::int64_t timeout_ms = 0;
   WorkRef work;  // null for a synchronous run
 

@@ -203,4 +203,16 @@ bool stages_reduce_tree(const Topology& topology, const Payload& payload) {
   return nodes_in_turn(topology, payload) && stages_tree(topology, payload);
 }
 
+bool exchange_fits_slot(const Topology& topology, const Payload& payload) {
+  return !payload.unknown && blocks_fit_slot(topology, payload);
+}
+
+bool stages_exchange(const Topology& topology, const Payload& payload) {
+  return !payload.unknown && stages_blocks(topology, payload);
+}
+
+bool exchanges_messages(const Topology& topology, const Payload& payload) {
+  return !payload.unknown && messages(topology, payload);
+}
+
 }  // namespace isthmus

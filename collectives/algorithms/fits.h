@@ -19,6 +19,11 @@ bool blocks_fit_slot(const Topology& topology, const Payload& payload);
 
 bool one_rank(const Topology& topology, const Payload& payload);
 
+// Blocks from every rank to every rank, of lengths that all ranks know.
+bool exchange_fits_slot(const Topology& topology, const Payload& payload);
+bool stages_exchange(const Topology& topology, const Payload& payload);
+bool exchanges_messages(const Topology& topology, const Payload& payload);
+
 // Messages for any placement of ranks.
 bool messages(const Topology& topology, const Payload& payload);
 
