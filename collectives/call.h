@@ -23,6 +23,7 @@ struct Call {
   const void* input = nullptr;
   void* output = nullptr;
   std::size_t count = 0;  // elements, see above
+  double factor = 1.0;    // PREMUL_SUM: of this rank; other ranks may have another
 };
 
 // One message as its sender or its receiver states it.

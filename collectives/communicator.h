@@ -25,7 +25,8 @@ class Group;
 // reduction and count. A disagreement is refused on all ranks, before data moves, and the group
 // stays usable; the death of a rank, a time-out or abort() ends the group: later calls fail at once
 // with the cause. Errors name rank, operation, sequence number, what was expected and who is to
-// blame.
+// blame. docs/dtypes.md says which types go with which reductions; PREMUL_SUM, whose factor
+// is in the Call, is for run() and start().
 //
 // Synchronous calls (run, all_reduce, ...) run on the caller's thread and return when the output is
 // complete. start() returns a Work; buffers stay untouched until it is done.

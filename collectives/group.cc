@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <limits>
+#include <new>
 
 #include <fmt/format.h>
 
@@ -61,9 +62,9 @@ Status Group::check(const Call& call) const {
     return refuse(
         fmt::format("root {} is not a rank of a group of {}", call.root, channel_.ranks()));
   }
-  if (op_traits(call.op).reduces && call.dtype == DType::kByte) {
-    return refuse(
-        fmt::format("{} of {} has no kernel", red_op_name(call.red_op), dtype_name(call.dtype)));
+  if (op_traits(call.op).reduces && !reducible(call.dtype, call.red_op)) [[unlikely]] {
+    return refuse(fmt::format("{} does not go with {}: {}", red_op_name(call.red_op),
+                              dtype_name(call.dtype), why_not_reducible(call.dtype, call.red_op)));
   }
   if (call.count >
       std::numeric_limits<std::size_t>::max() / (dtype_bytes(call.dtype) * channel_.ranks())) {
@@ -75,8 +76,33 @@ Status Group::check(const Call& call) const {
   return {};
 }
 
-// A group of one: the reduction of one operand is a copy.
+// Points the run at this rank's operand of a PREMUL_SUM, in memory of the run: the caller's stays
+// as it is, for the call may yet be refused. Before the baton, as it may take long.
+Status Group::premultiply(const Call& call, Run* run) const {
+  const OpTraits& traits = op_traits(call.op);
+  if (call.red_op != RedOp::kPremulSum || !traits.reduces || channel_.ranks() == 1) [[likely]] {
+    return {};
+  }
+  const std::size_t elements = call.count * (traits.output_block ? channel_.ranks() : 1);
+  const std::size_t bytes = elements * dtype_bytes(call.dtype);
+  run->scaled_input.reset(new (std::nothrow) std::byte[bytes]);
+  if (run->scaled_input == nullptr) {
+    return Error{.code = Code::kResource,
+                 .culprit = channel_.world_rank(),
+                 .message = fmt::format("rank {}: {} in group '{}': cannot allocate {} bytes for "
+                                        "the operand of PREMUL_SUM",
+                                        channel_.world_rank(), traits.name, channel_.name, bytes)};
+  }
+  scale_kernel(call.dtype)(run->scaled_input.get(), call.input, elements, call.factor);
+  return {};
+}
+
+// A group of one: the reduction of one operand is a copy, but for a factor.
 Status Group::run_alone(const Call& call) const {
+  if (op_traits(call.op).reduces && call.red_op == RedOp::kPremulSum) {
+    scale_kernel(call.dtype)(call.output, call.input, call.count, call.factor);
+    return {};
+  }
   const std::size_t bytes = call.count * dtype_bytes(call.dtype);
   if (call.op != OpKind::kBarrier && bytes != 0 && call.input != call.output) {
     std::memmove(call.output, call.input, bytes);
@@ -85,8 +111,8 @@ Status Group::run_alone(const Call& call) const {
 }
 
 Result<std::shared_ptr<const Plan>> Group::build_plan(const Call& call, std::size_t bytes) const {
-  const bool half = call.dtype == DType::kFloat16 || call.dtype == DType::kBFloat16;
-  const Payload payload{.bytes = bytes, .rounds = half && op_traits(call.op).reduces};
+  const Payload payload{.bytes = bytes,
+                        .rounds = dtype_rounds(call.dtype) && op_traits(call.op).reduces};
   ISTHMUS_ASSIGN(const Choice choice, select_algorithm(topology_, call.op, payload, env().ALGO));
   ISTHMUS_ASSIGN(Schedule schedule, choice.algorithm->build({.topology = topology_,
                                                              .rank = channel_.rank,
@@ -128,7 +154,8 @@ void Group::bind(const Call& call, std::size_t bytes, const CallOptions& options
   run->info.red_op = static_cast<std::uint8_t>(call.red_op);
   run->info.root = call.root;
   run->info.count = call.count;
-  run->input = static_cast<const std::byte*>(call.input);
+  run->input = run->scaled_input != nullptr ? run->scaled_input.get()
+                                            : static_cast<const std::byte*>(call.input);
   run->output = static_cast<std::byte*>(call.output);
   run->geometry = Geometry(run->plan->schedule.partition, bytes);
   run->timeout_ms = options.timeout_ms >= 0 ? options.timeout_ms
@@ -138,13 +165,14 @@ void Group::bind(const Call& call, std::size_t bytes, const CallOptions& options
 Status Group::run(const Call& call, const CallOptions& options) {
   ISTHMUS_TRY(check(call));
   const std::size_t bytes = call.count * dtype_bytes(call.dtype);
+  Run run;
+  ISTHMUS_TRY(premultiply(call, &run));
   const BatonGuard guard(engine_.baton());
   if (channel_.ranks() == 1) {
     ++channel_.next_sequence;
     channel_.issued.fetch_add(1, std::memory_order_relaxed);
     return channel_.failure == nullptr ? run_alone(call) : Status(*channel_.failure);
   }
-  Run run;
   ISTHMUS_ASSIGN(run.plan, find_plan(call, bytes));
   run.channel = &channel_;
   bind(call, bytes, options, &run);
@@ -159,6 +187,8 @@ Status Group::run(const Call& call, const CallOptions& options) {
 Result<WorkRef> Group::start(const Call& call, const CallOptions& options) {
   ISTHMUS_TRY(check(call));
   const std::size_t bytes = call.count * dtype_bytes(call.dtype);
+  auto run = std::make_unique<Run>();
+  ISTHMUS_TRY(premultiply(call, run.get()));
   const BatonGuard guard(engine_.baton());
   auto work = std::make_shared<Work>(&engine_);
   if (channel_.ranks() == 1) {
@@ -173,7 +203,6 @@ Result<WorkRef> Group::start(const Call& call, const CallOptions& options) {
     engine_.lanes().done(work);
     return work;
   }
-  auto run = std::make_unique<Run>();
   ISTHMUS_ASSIGN(run->plan, find_plan(call, bytes));
   run->keep = plans_.front().plan;
   run->channel = &channel_;

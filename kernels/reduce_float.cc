@@ -1,4 +1,4 @@
-// float32 and float64.
+// float32 and float64, and the complex numbers wherever each part goes its own way.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/reduce_float.cc"
 #include <hwy/foreach_target.h>
@@ -40,9 +40,12 @@ struct FloatKernel {
   using Acc = hn::Vec<D>;
   static constexpr bool kCanonical = true;
   static constexpr int kUnroll = 4;
+  static constexpr bool kFixedSources = kOp == RedOp::kSum || kOp == RedOp::kAvg;
+  static constexpr std::size_t kParts = 1;
   Scale scaling;
 
-  explicit FloatKernel(std::int32_t divisor) : scaling(divisor) {}
+  template <class Number>
+  explicit FloatKernel(Number scale_in) : scaling(scale_in) {}
 
   // MAX is the MIN of the negated numbers.
   HWY_INLINE Acc start(Acc v) const { return kOp == RedOp::kMax ? hn::Neg(v) : v; }
@@ -80,17 +83,43 @@ struct FloatFamily {
   using Order = FloatKernel<T, kOp, NoScale>;
 };
 
+// SUM, AVG and PREMUL_SUM of complex numbers are those of twice as many real ones.
+template <DType kType, class Real>
+struct ComplexReduce {
+  static void sum(void* dst, const void* const* sources, int source_count, std::size_t count,
+                  std::int32_t divisor) {
+    Real::kSum(dst, sources, source_count, 2 * count, divisor);
+  }
+
+  static void average(void* dst, const void* const* sources, int source_count, std::size_t count,
+                      std::int32_t divisor) {
+    Real::average(dst, sources, source_count, 2 * count, divisor);
+  }
+
+  static void premultiply(void* dst, const void* src, std::size_t count, double factor) {
+    Real::premultiply(dst, src, 2 * count, factor);
+  }
+
+  static void fill(ReduceTable& table) {
+    table.at(kType, RedOp::kSum) = &sum;
+    table.at(kType, RedOp::kAvg) = &average;
+    table.at(kType, RedOp::kPremulSum) = &sum;
+    table.scale[static_cast<std::size_t>(kType)] = &premultiply;
+  }
+};
+
 }  // namespace
 
 void fill_float(ReduceTable& table) {
-  FloatReduce<FloatFamily<DType::kFloat32, float>>::fill(table);
-  FloatReduce<FloatFamily<DType::kFloat64, double>>::fill(table);
+  using Single = FloatReduce<FloatFamily<DType::kFloat32, float>>;
+  using Double = FloatReduce<FloatFamily<DType::kFloat64, double>>;
+  Single::fill(table);
+  Double::fill(table);
+  ComplexReduce<DType::kComplex64, Single>::fill(table);
+  ComplexReduce<DType::kComplex128, Double>::fill(table);
 }
 #else
-void fill_float(ReduceTable& table) {
-  fill_scalar_kernels<DType::kFloat32>(table);
-  fill_scalar_kernels<DType::kFloat64>(table);
-}
+void fill_float(ReduceTable& /*table*/) {}
 #endif
 }  // namespace HWY_NAMESPACE
 }  // namespace isthmus

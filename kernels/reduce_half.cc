@@ -6,6 +6,7 @@
 
 #include "kernels/reduce_loop_inl.h"
 #include "kernels/reduce_scale_inl.h"
+#include "kernels/reduce_small_inl.h"
 #include "kernels/reduce_table.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -14,21 +15,6 @@ namespace isthmus {
 namespace HWY_NAMESPACE {
 #if HWY_TARGET != HWY_SCALAR
 namespace {
-
-template <RedOp kOp, class V>
-HWY_INLINE V combine_floats(V a, V b) {
-  if constexpr (kOp == RedOp::kProd) {
-    return hn::Mul(a, b);
-  } else {
-    return hn::Add(a, b);
-  }
-}
-
-template <class V>
-HWY_INLINE V canonical_floats(V v) {
-  const hn::DFromV<V> tag;
-  return hn::IfThenElse(hn::IsNaN(v), hn::Set(tag, std::numeric_limits<float>::quiet_NaN()), v);
-}
 
 // float16 by the processor's own conversions, which round to nearest even and keep denormals.
 template <RedOp kOp, class Scale>
@@ -40,9 +26,12 @@ struct HalfSumKernel {
   using Acc = hn::Vec<ProbeTag>;
   static constexpr bool kCanonical = true;
   static constexpr int kUnroll = 4;
+  static constexpr bool kFixedSources = kOp != RedOp::kProd;
+  static constexpr std::size_t kParts = 1;
   Scale scaling;
 
-  explicit HalfSumKernel(std::int32_t divisor) : scaling(divisor) {}
+  template <class Number>
+  explicit HalfSumKernel(Number scale_in) : scaling(scale_in) {}
 
   HWY_INLINE Acc start(hn::Vec<D> v) const {
     return hn::PromoteTo(ProbeTag(), hn::BitCast(HalfTag(), v));
@@ -78,9 +67,12 @@ struct BFloat16SumKernel {
 
   static constexpr bool kCanonical = true;
   static constexpr int kUnroll = 4;
+  static constexpr bool kFixedSources = kOp != RedOp::kProd;
+  static constexpr std::size_t kParts = 1;
   Scale scaling;
 
-  explicit BFloat16SumKernel(std::int32_t divisor) : scaling(divisor) {}
+  template <class Number>
+  explicit BFloat16SumKernel(Number scale_in) : scaling(scale_in) {}
 
   HWY_INLINE Acc start(hn::Vec<D> v) const {
     const hn::Vec<BitsTag> bits = hn::BitCast(BitsTag(), v);
@@ -116,59 +108,13 @@ struct BFloat16SumKernel {
   }
 };
 
-// MIN and MAX of either format, whose numbers with the sign bit flipped into two's complement are
-// ordered as 16-bit integers: -NaN, -inf .. -0, +0 .. +inf, +NaN. Rotating that circle until
-// infinity is the last integer brings all NaNs to its beginning, where a minimum finds them; for a
-// maximum it is turned the other way.
-template <RedOp kOp, std::uint16_t kInfinity, std::uint16_t kNan>
-struct HalfOrderKernel {
-  using Storage = std::uint16_t;
-  using D = hn::ScalableTag<std::uint16_t>;
-  using OrderTag = hn::RebindToSigned<D>;
-  using Acc = hn::Vec<OrderTag>;
-  static constexpr bool kCanonical = false;
-  static constexpr int kUnroll = 4;
-  static constexpr bool kMinimum = kOp == RedOp::kMin;
-  // How far the NaNs reach beyond an infinity.
-  static constexpr std::int16_t kTurn = 0x7FFF - kInfinity;
-
-  explicit HalfOrderKernel(std::int32_t /*divisor*/) {}
-
-  HWY_INLINE Acc flip(Acc v) const {
-    return hn::Xor(v, hn::And(hn::BroadcastSignBit(v), hn::Set(OrderTag(), 0x7FFF)));
-  }
-
-  HWY_INLINE Acc start(hn::Vec<D> v) const {
-    const Acc order = flip(hn::BitCast(OrderTag(), v));
-    const Acc turn = hn::Set(OrderTag(), kTurn);
-    return kMinimum ? hn::Add(order, turn) : hn::Sub(order, turn);
-  }
-
-  HWY_INLINE Acc combine(Acc acc, hn::Vec<D> v) const {
-    return kMinimum ? hn::Min(acc, start(v)) : hn::Max(acc, start(v));
-  }
-
-  HWY_INLINE Acc scale(Acc acc) const { return acc; }
-
-  HWY_INLINE hn::Vec<D> finish(Acc acc) const {
-    const Acc turn = hn::Set(OrderTag(), kTurn);
-    const Acc order = kMinimum ? hn::Sub(acc, turn) : hn::Add(acc, turn);
-    // Both NaN ranges now lie in one, kTurn numbers of each sign, at the end that won.
-    constexpr std::int16_t kBound = kMinimum ? -0x8000 + 2 * kTurn : 0x7FFF - 2 * kTurn;
-    const Acc bound = hn::Set(OrderTag(), kBound);
-    const hn::Mask<OrderTag> is_nan = kMinimum ? hn::Lt(acc, bound) : hn::Gt(acc, bound);
-    const Acc nan = hn::Set(OrderTag(), static_cast<std::int16_t>(kNan));
-    return hn::BitCast(D(), hn::IfThenElse(is_nan, nan, flip(order)));
-  }
-};
-
 struct Float16Kernels {
   static constexpr DType kType = DType::kFloat16;
   using Accumulator = float;
   template <RedOp kOp, class Scale>
   using Sum = HalfSumKernel<kOp, Scale>;
   template <RedOp kOp>
-  using Order = HalfOrderKernel<kOp, 0x7C00, kHalfNan>;
+  using Order = SmallOrderKernel<std::uint16_t, kOp, 0x7C00, kHalfNan>;
 };
 
 struct BFloat16Kernels {
@@ -177,7 +123,7 @@ struct BFloat16Kernels {
   template <RedOp kOp, class Scale>
   using Sum = BFloat16SumKernel<kOp, Scale>;
   template <RedOp kOp>
-  using Order = HalfOrderKernel<kOp, 0x7F80, kBFloat16Nan>;
+  using Order = SmallOrderKernel<std::uint16_t, kOp, 0x7F80, kBFloat16Nan>;
 };
 
 }  // namespace
@@ -187,10 +133,7 @@ void fill_half(ReduceTable& table) {
   FloatReduce<BFloat16Kernels>::fill(table);
 }
 #else
-void fill_half(ReduceTable& table) {
-  fill_scalar_kernels<DType::kFloat16>(table);
-  fill_scalar_kernels<DType::kBFloat16>(table);
-}
+void fill_half(ReduceTable& /*table*/) {}
 #endif
 }  // namespace HWY_NAMESPACE
 }  // namespace isthmus

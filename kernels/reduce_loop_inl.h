@@ -9,9 +9,12 @@
 //   probe(acc)         a float vector, NaN wherever acc is, if kCanonical;
 //   canonical(acc)     acc with its NaNs made canonical, if kCanonical;
 //   finish(acc)        the vector to store;
-//   kUnroll            vectors per step, so that the accumulators stay in registers.
+//   kUnroll            vectors per step, so that the accumulators stay in registers;
+//   kFixedSources      true where the usual numbers of sources are worth loops of their own;
+//   kParts             Storages per element: 2 for complex numbers, whose parts are the lanes.
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include <hwy/highway.h>
 
@@ -165,11 +168,12 @@ HWY_INLINE void copy_source(void* dst, const void* const* sources, std::size_t b
   }
 }
 
-// Any count and number of sources. The arguments were checked.
+// Any number of elements and of sources. The arguments were checked.
 template <DType kType, RedOp kOp, class Kernel>
 HWY_INLINE void reduce_any_count(const Kernel& kernel, void* dst, const void* const* sources,
-                                 int source_count, std::size_t count, std::int32_t divisor) {
+                                 int source_count, std::size_t elements, std::int32_t divisor) {
   using T = typename Kernel::Storage;
+  const std::size_t count = elements * Kernel::kParts;
   constexpr typename Kernel::D kTag;
   constexpr std::size_t kLanes = hn::MaxLanes(kTag);
   if (count < kLanes) {
@@ -182,19 +186,42 @@ HWY_INLINE void reduce_any_count(const Kernel& kernel, void* dst, const void* co
       return;
     }
 #endif
-    reduce_elements<kType, kOp>(dst, sources, source_count, count, divisor);
+    reduce_elements<kType, kOp>(dst, sources, source_count, elements, divisor);
     return;
   }
-  switch (source_count) {
-    case 2:
-      return reduce_loop<2>(kernel, dst, sources, 2, count);
-    case 3:
-      return reduce_loop<3>(kernel, dst, sources, 3, count);
-    case 4:
-      return reduce_loop<4>(kernel, dst, sources, 4, count);
-    default:
-      return reduce_loop<0>(kernel, dst, sources, source_count, count);
+  if constexpr (Kernel::kFixedSources) {
+    switch (source_count) {
+      case 2:
+        return reduce_loop<2>(kernel, dst, sources, 2, count);
+      case 3:
+        return reduce_loop<3>(kernel, dst, sources, 3, count);
+      case 4:
+        return reduce_loop<4>(kernel, dst, sources, 4, count);
+      default:
+        break;
+    }
   }
+  reduce_loop<0>(kernel, dst, sources, source_count, count);
+}
+
+// A Kernel whose scale() is all there is to do, on one source. Fewer elements than a vector pass
+// through one on the stack.
+template <class Kernel>
+HWY_INLINE void scale_any_count(const Kernel& kernel, void* dst, const void* src,
+                                std::size_t count) {
+  using T = typename Kernel::Storage;
+  constexpr std::size_t kLanes = hn::MaxLanes(typename Kernel::D());
+  if (count >= kLanes) {
+    return reduce_loop<0>(kernel, dst, &src, 1, count);
+  }
+  if (count == 0) {
+    return;  // The pointers may be null.
+  }
+  T few[kLanes] = {};
+  const void* source = few;
+  std::memcpy(few, src, count * sizeof(T));
+  reduce_loop<0>(kernel, few, &source, 1, kLanes);
+  std::memcpy(dst, few, count * sizeof(T));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// How an AVG of a floating-point type divides. Included once per Highway target.
+// How an AVG of a floating-point type divides and a PREMUL_SUM multiplies, and the table of such a
+// type. Included once per Highway target.
 #include <cstdint>
 
 #include <hwy/highway.h>
@@ -35,13 +36,15 @@ struct NoScale {
 // quarter of the time.
 template <class T>
 struct MultiplyScale {
-  T inverse;
+  T factor;
 
-  explicit MultiplyScale(std::int32_t divisor) : inverse(T{1} / static_cast<T>(divisor)) {}
+  explicit MultiplyScale(std::int32_t divisor) : factor(T{1} / static_cast<T>(divisor)) {}
+
+  explicit MultiplyScale(double factor_in) : factor(static_cast<T>(factor_in)) {}
 
   template <class V>
   HWY_INLINE V apply(V v) const {
-    return hn::Mul(v, hn::Set(hn::DFromV<V>(), inverse));
+    return hn::Mul(v, hn::Set(hn::DFromV<V>(), factor));
   }
 };
 
@@ -89,6 +92,12 @@ struct FloatReduce {
     reduce_any_count<kType, RedOp::kAvg>(kernel, dst, sources, source_count, count, divisor);
   }
 
+  // The factor of PREMUL_SUM: the multiplication of an AVG, with any number.
+  static void premultiply(void* dst, const void* src, std::size_t count, double factor) {
+    scale_any_count(typename Family::template Sum<RedOp::kAvg, MultiplyScale<T>>(factor), dst, src,
+                    count);
+  }
+
   static constexpr ReduceFn kSum =
       &plain<RedOp::kSum, typename Family::template Sum<RedOp::kSum, NoScale>>;
 
@@ -101,6 +110,8 @@ struct FloatReduce {
         &plain<RedOp::kMax, typename Family::template Order<RedOp::kMax>>;
     table.at(kType, RedOp::kProd) =
         &plain<RedOp::kProd, typename Family::template Sum<RedOp::kProd, NoScale>>;
+    table.at(kType, RedOp::kPremulSum) = kSum;
+    table.scale[static_cast<std::size_t>(kType)] = &premultiply;
   }
 };
 

@@ -33,7 +33,7 @@ std::string red_op_text(OpKind op, RedOp red_op) {
   }
   std::string text;
   for (const char c : red_op_name(red_op)) {
-    text += static_cast<char>(c - 'A' + 'a');
+    text += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   }
   return text;
 }
@@ -74,7 +74,8 @@ Call Measure::call_for(std::size_t count, DType dtype, RedOp red_op, bool in_pla
             .red_op = red_op,
             .input = input_.get(),
             .output = output_.get(),
-            .count = count};
+            .count = count,
+            .factor = Pattern::kFactor};
   if (in_place) {
     switch (options_.op) {
       case OpKind::kAllGather:

@@ -21,21 +21,28 @@ template <typename T>
 using Names = std::vector<std::pair<std::string, T>>;
 
 const Names<DType>& dtype_names() {
-  static const Names<DType> names = {
-      {"float", DType::kFloat32},     {"float32", DType::kFloat32}, {"double", DType::kFloat64},
-      {"float64", DType::kFloat64},   {"half", DType::kFloat16},    {"float16", DType::kFloat16},
-      {"bfloat16", DType::kBFloat16}, {"int32", DType::kInt32},     {"int64", DType::kInt64},
-      {"uint8", DType::kUint8},
-  };
+  static const Names<DType> names = [] {
+    Names<DType> all;
+    for (int i = 0; i < kDTypeCount; ++i) {
+      const DType dtype = static_cast<DType>(i);
+      if (dtype_kind(dtype) != DTypeKind::kOpaque) {
+        all.emplace_back(dtype_name(dtype), dtype);
+      }
+    }
+    all.emplace_back("float", DType::kFloat32);
+    all.emplace_back("double", DType::kFloat64);
+    all.emplace_back("half", DType::kFloat16);
+    return all;
+  }();
   return names;
 }
 
 const Names<RedOp>& red_op_names() {
-  static const Names<RedOp> names = {{"sum", RedOp::kSum},
-                                     {"avg", RedOp::kAvg},
-                                     {"min", RedOp::kMin},
-                                     {"max", RedOp::kMax},
-                                     {"prod", RedOp::kProd}};
+  static const Names<RedOp> names = {
+      {"sum", RedOp::kSum},         {"avg", RedOp::kAvg},   {"min", RedOp::kMin},
+      {"max", RedOp::kMax},         {"prod", RedOp::kProd}, {"band", RedOp::kBand},
+      {"bor", RedOp::kBor},         {"bxor", RedOp::kBxor}, {"premul_sum", RedOp::kPremulSum},
+      {"mulsum", RedOp::kPremulSum}};
   return names;
 }
 
@@ -113,6 +120,21 @@ std::string examples_of(const std::string& program) {
       program);
 }
 
+// Of lists, combinations that do not exist are left out; one must remain.
+void check_reducible(const PerfOptions& options) {
+  for (const DType dtype : options.dtypes) {
+    for (const RedOp op : options.red_ops) {
+      if (reducible(dtype, op)) {
+        return;
+      }
+    }
+  }
+  const DType dtype = options.dtypes.front();
+  const RedOp op = options.red_ops.front();
+  throw CLI::ValidationError("--op", fmt::format("{} does not go with {}: {}", red_op_name(op),
+                                                 dtype_name(dtype), why_not_reducible(dtype, op)));
+}
+
 // What CLI11 cannot check by itself.
 void check_together(const CLI::App& app, PerfOptions* options) {
   const bool max_given = app.count("--maxbytes") > 0;
@@ -139,6 +161,9 @@ void check_together(const CLI::App& app, PerfOptions* options) {
   if (options->nodes > 1 && options->ranks == 0) {
     throw CLI::ValidationError("--nodes", "needs --ranks: launchers place ranks on real nodes");
   }
+  if (options->op != OpKind::kAllGather) {
+    check_reducible(*options);
+  }
   if (options->sizes().size() > kSizesMax) {
     throw CLI::ValidationError("--stepbytes", fmt::format("gives more than {} sizes", kSizesMax));
   }
@@ -158,13 +183,17 @@ void add_what(CLI::App& app, PerfOptions* options) {
          [options](const std::string& text) {
            options->dtypes = pick(dtype_names(), text, "--datatype");
          },
-         "float, double, half, bfloat16, int32, int64, uint8, a list, or all (default float)")
+         "float, double, half, bfloat16, int8 to int64, uint8 to uint64, bool, complex64, "
+         "complex128, float8_e4m3fn, float8_e5m2 or their fnuz kin, a list, or all (default "
+         "float)")
       ->type_name("TYPE");
   CLI::Option* op = app.add_option_function<std::string>(
       "-o,--op",
       [options](const std::string& text) { options->red_ops = pick(red_op_names(), text, "--op"); },
-      options->op == OpKind::kAllGather ? "accepted and ignored: all_gather reduces nothing"
-                                        : "sum, avg, min, max, prod, a list, or all (default sum)");
+      options->op == OpKind::kAllGather
+          ? "accepted and ignored: all_gather reduces nothing"
+          : "sum, avg, min, max, prod, band, bor, bxor, premul_sum, a list, or all; "
+            "what a type cannot do is left out (default sum)");
   op->type_name("OP");
 }
 

@@ -17,6 +17,7 @@ namespace isthmus {
 class Pattern {
  public:
   static constexpr std::size_t kPeriod = 251;
+  static constexpr int kFactor = 2;  // of PREMUL_SUM, on every rank
 
   Pattern(OpKind op, DType dtype, RedOp red_op, int ranks);
 

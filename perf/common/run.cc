@@ -96,7 +96,9 @@ Result<bool> measure_all(const PerfOptions& options, Communicator& group,
   const bool reduces = options.op != OpKind::kAllGather;
   for (const DType dtype : options.dtypes) {
     for (const RedOp red_op : reduces ? options.red_ops : std::vector<RedOp>{RedOp::kSum}) {
-      ISTHMUS_TRY(measure_sizes(options, dtype, red_op, measure.get(), report.get()));
+      if (!reduces || reducible(dtype, red_op)) {
+        ISTHMUS_TRY(measure_sizes(options, dtype, red_op, measure.get(), report.get()));
+      }
     }
   }
   return report == nullptr ? Result<bool>(true) : report->finish();

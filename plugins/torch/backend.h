@@ -44,9 +44,8 @@ class BackendIsthmus final : public c10d::Backend {
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override {
     const Tensor& tensor = only(tensors, "all_reduce");
     check_tensor(tensor, "all_reduce");
-    scale(tensor, opts.reduceOp);
-    Call call = reduce_call(OpKind::kAllReduce, tensor, tensor.numel(), plain_op(opts.reduceOp),
-                            "all_reduce");
+    Call call =
+        reduce_call(OpKind::kAllReduce, tensor, tensor.numel(), opts.reduceOp, "all_reduce");
     if (!opts.asyncOp && plain(tensor)) [[likely]] {
       call.input = call.output = tensor.mutable_data_ptr();
       return run_now(call, opts.timeout);
@@ -62,9 +61,8 @@ class BackendIsthmus final : public c10d::Backend {
     Job job = new_job(OpType::ALLREDUCE_COALESCED, "isthmus:all_reduce_coalesced", opts, tensors);
     for (const Tensor& tensor : tensors) {
       check_tensor(tensor, "all_reduce");
-      scale(tensor, opts.reduceOp);
-      Call call = reduce_call(OpKind::kAllReduce, tensor, tensor.numel(), plain_op(opts.reduceOp),
-                              "all_reduce");
+      Call call =
+          reduce_call(OpKind::kAllReduce, tensor, tensor.numel(), opts.reduceOp, "all_reduce");
       call.input = call.output = job.in_place(tensor, true, true);
       job.calls.push_back(call);
     }
@@ -77,9 +75,7 @@ class BackendIsthmus final : public c10d::Backend {
     const bool root = opts.rootRank == getRank();
     Job job = new_job(OpType::REDUCE, "isthmus:reduce", opts, {tensor});
     const Tensor target = root ? tensor : tensor.clone(at::MemoryFormat::Contiguous);
-    scale(target, opts.reduceOp);
-    Call call =
-        reduce_call(OpKind::kAllReduce, target, target.numel(), plain_op(opts.reduceOp), "reduce");
+    Call call = reduce_call(OpKind::kAllReduce, target, target.numel(), opts.reduceOp, "reduce");
     call.input = call.output = job.in_place(target, true, true);
     job.calls.push_back(call);
     return issue(std::move(job));
@@ -172,13 +168,8 @@ class BackendIsthmus final : public c10d::Backend {
     const std::int64_t width = widest(list);
     check_sizes("reduce_scatter", list[own()].numel(), output.numel());
     Job job = new_job(OpType::REDUCE_SCATTER, "isthmus:reduce_scatter", opts, {output});
-    Tensors scaled = list;
-    for (Tensor& tensor : scaled) {
-      tensor = scaled_copy(tensor, opts.reduceOp);
-    }
-    Call call = reduce_call(OpKind::kReduceScatter, output, width, plain_op(opts.reduceOp),
-                            "reduce_scatter");
-    call.input = job.blocks(scaled, width, true, false);
+    Call call = reduce_call(OpKind::kReduceScatter, output, width, opts.reduceOp, "reduce_scatter");
+    call.input = job.blocks(list, width, true, false);
     if (output.numel() == width) {
       call.output = job.in_place(output, false, true);
     } else {
@@ -376,33 +367,6 @@ class BackendIsthmus final : public c10d::Backend {
     return std::move(result).value();
   }
 
-  // PREMUL_SUM is a SUM of what each rank multiplied by its own factor before.
-  static ReduceOp::RedOpType plain_op(const ReduceOp& op) {
-    return op.op_ == ReduceOp::PREMUL_SUM ? ReduceOp::SUM : op.op_;
-  }
-
-  static Tensor factor_of(const ReduceOp& op, const Tensor& tensor) {
-    const auto& premul = static_cast<const c10d::NCCLPreMulSumSupplement&>(*op.supplement_);
-    return premul.tensor_factor.defined()
-               ? premul.tensor_factor
-               : at::scalar_tensor(premul.double_factor, tensor.options());
-  }
-
-  static void scale(const Tensor& tensor, const ReduceOp& op) {
-    if (op.op_ == ReduceOp::PREMUL_SUM) [[unlikely]] {
-      const at::AutoDispatchBelowAutograd no_autograd;
-      tensor.mul_(factor_of(op, tensor));
-    }
-  }
-
-  static Tensor scaled_copy(const Tensor& tensor, const ReduceOp& op) {
-    if (op.op_ != ReduceOp::PREMUL_SUM) [[likely]] {
-      return tensor;
-    }
-    const at::AutoDispatchBelowAutograd no_autograd;
-    return tensor.mul(factor_of(op, tensor));
-  }
-
   template <typename CallOpts>
   static Job new_job(OpType type, const char* title, const CallOpts& opts, Tensors outputs) {
     Job job;
@@ -429,12 +393,11 @@ class BackendIsthmus final : public c10d::Backend {
     check_tensor(output, "reduce_scatter");
     check_tensor(input, "reduce_scatter");
     check_sizes("reduce_scatter", output.numel() * getSize(), input.numel());
-    Call call =
-        reduce_call(OpKind::kReduceScatter, input, output.numel(), plain_op(op), "reduce_scatter");
+    Call call = reduce_call(OpKind::kReduceScatter, input, output.numel(), op, "reduce_scatter");
     if (input.scalar_type() != output.scalar_type()) {
       refuse(Code::kInvalidArgument, "isthmus reduce_scatter: input and output differ in type.");
     }
-    call.input = job.in_place(scaled_copy(input, op), true, false);
+    call.input = job.in_place(input, true, false);
     call.output = job.in_place(output, false, true);
     return call;
   }

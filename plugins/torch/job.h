@@ -2,7 +2,9 @@
 
 // Included by shim.cc only: tensors as the engine sees them.
 #include <cctype>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -34,12 +36,36 @@ inline std::optional<DType> kernel_dtype(at::ScalarType type) {
       return DType::kFloat16;
     case at::kBFloat16:
       return DType::kBFloat16;
+    case at::kBool:
+      return DType::kBool;
+    case at::kChar:
+      return DType::kInt8;
+    case at::kShort:
+      return DType::kInt16;
     case at::kInt:
       return DType::kInt32;
     case at::kLong:
       return DType::kInt64;
     case at::kByte:
       return DType::kUint8;
+    case at::kUInt16:
+      return DType::kUint16;
+    case at::kUInt32:
+      return DType::kUint32;
+    case at::kUInt64:
+      return DType::kUint64;
+    case at::kComplexFloat:
+      return DType::kComplex64;
+    case at::kComplexDouble:
+      return DType::kComplex128;
+    case at::kFloat8_e4m3fn:
+      return DType::kFloat8E4m3fn;
+    case at::kFloat8_e5m2:
+      return DType::kFloat8E5m2;
+    case at::kFloat8_e4m3fnuz:
+      return DType::kFloat8E4m3fnuz;
+    case at::kFloat8_e5m2fnuz:
+      return DType::kFloat8E5m2fnuz;
     default:
       return std::nullopt;
   }
@@ -50,20 +76,12 @@ inline std::string dtype_text(const Tensor& tensor) {
   if (const std::optional<DType> dtype = kernel_dtype(tensor.scalar_type())) {
     return std::string(dtype_name(*dtype));
   }
-  switch (tensor.scalar_type()) {
-    case at::kChar:
-      return "int8";
-    case at::kShort:
-      return "int16";
-    case at::kComplexFloat:
-      return "complex64";
-    case at::kComplexDouble:
-      return "complex128";
-    default:
-      std::string text = c10::toString(tensor.scalar_type());
-      text[0] = static_cast<char>(std::tolower(text[0]));
-      return text;
+  if (tensor.scalar_type() == at::kComplexHalf) {
+    return "complex32";
   }
+  std::string text = c10::toString(tensor.scalar_type());
+  text[0] = static_cast<char>(std::tolower(text[0]));
+  return text;
 }
 
 inline void check_tensor(const Tensor& tensor, const char* op) {
@@ -100,21 +118,47 @@ inline Call move_call(OpKind kind, const Tensor& tensor, std::int64_t numel) {
   return call;
 }
 
-inline constexpr const char* kReduceNames[] = {"SUM",  "AVG", "PRODUCT", "MIN",        "MAX",
-                                               "BAND", "BOR", "BXOR",    "PREMUL_SUM", "UNUSED"};
+inline constexpr const char* kReduceNames[] = {"SUM",  "AVG", "PRODUCT", "MIN",       "MAX",
+                                               "BAND", "BOR", "BXOR",    "PREMUL_SUM"};
 
-inline Call reduce_call(OpKind kind, const Tensor& tensor, std::int64_t numel,
-                        ReduceOp::RedOpType op, const char* name) {
-  constexpr RedOp kRedOps[] = {RedOp::kSum, RedOp::kAvg, RedOp::kProd, RedOp::kMin, RedOp::kMax};
-  const std::optional<DType> dtype = kernel_dtype(tensor.scalar_type());
-  if (!dtype.has_value() || op > ReduceOp::MAX) [[unlikely]] {
-    refuse(Code::kUnsupported,
-           c10::str("isthmus ", name, " ", kReduceNames[op], " on ", dtype_text(tensor),
-                    " is not supported: it reduces float64, float32, float16, bfloat16, int64, "
-                    "int32 and uint8 with SUM, AVG, PRODUCT, MIN and MAX."));
+// The factor of a PREMUL_SUM: each rank has its own.
+inline double factor_of(const ReduceOp& op, const char* name) {
+  const auto* premul = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+  if (premul == nullptr) {
+    refuse(Code::kInvalidArgument,
+           c10::str("isthmus ", name,
+                    " got a PREMUL_SUM without a factor: make the operation with "
+                    "torch.distributed._make_nccl_premul_sum(factor)."));
   }
-  return {
-      .op = kind, .dtype = *dtype, .red_op = kRedOps[op], .count = static_cast<std::size_t>(numel)};
+  return premul->tensor_factor.defined() ? premul->tensor_factor.item<double>()
+                                         : premul->double_factor;
+}
+
+inline Call reduce_call(OpKind kind, const Tensor& tensor, std::int64_t numel, const ReduceOp& op,
+                        const char* name) {
+  // By torch's numbers.
+  constexpr RedOp kRedOps[] = {RedOp::kSum, RedOp::kAvg,  RedOp::kProd,
+                               RedOp::kMin, RedOp::kMax,  RedOp::kBand,
+                               RedOp::kBor, RedOp::kBxor, RedOp::kPremulSum};
+  const auto index = static_cast<std::size_t>(op.op_);
+  const DType dtype = kernel_dtype(tensor.scalar_type()).value_or(DType::kByte);
+  if (index >= std::size(kRedOps) || !reducible(dtype, kRedOps[index])) [[unlikely]] {
+    const bool known = index < std::size(kRedOps);
+    refuse(Code::kUnsupported,
+           c10::str("isthmus ", name, " ", known ? kReduceNames[index] : "of an unknown operation",
+                    " on ", dtype_text(tensor), " is not supported: ",
+                    known ? why_not_reducible(dtype, kRedOps[index])
+                          : "torch's operations are numbered 0 to 8",
+                    ". docs/dtypes.md lists what is."));
+  }
+  Call call{.op = kind,
+            .dtype = dtype,
+            .red_op = kRedOps[index],
+            .count = static_cast<std::size_t>(numel)};
+  if (call.red_op == RedOp::kPremulSum) [[unlikely]] {
+    call.factor = factor_of(op, name);
+  }
+  return call;
 }
 
 struct Copy {

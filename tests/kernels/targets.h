@@ -33,10 +33,25 @@ inline std::vector<Target> runnable_targets() {
   return result;
 }
 
-inline constexpr DType kReducible[] = {DType::kFloat32,  DType::kFloat64, DType::kFloat16,
-                                       DType::kBFloat16, DType::kInt32,   DType::kInt64,
-                                       DType::kUint8};
-inline constexpr RedOp kOps[] = {RedOp::kSum, RedOp::kAvg, RedOp::kMin, RedOp::kMax, RedOp::kProd};
+inline std::vector<DType> reducible_dtypes() {
+  std::vector<DType> result;
+  for (int i = 0; i < kDTypeCount; ++i) {
+    if (reducible(static_cast<DType>(i), RedOp::kSum)) {
+      result.push_back(static_cast<DType>(i));
+    }
+  }
+  return result;
+}
+
+inline std::vector<RedOp> ops_of(DType dtype) {
+  std::vector<RedOp> result;
+  for (int i = 0; i < kRedOpCount; ++i) {
+    if (reducible(dtype, static_cast<RedOp>(i))) {
+      result.push_back(static_cast<RedOp>(i));
+    }
+  }
+  return result;
+}
 
 inline std::string label(const Target& target, DType dtype, RedOp op) {
   return target.name + " " + std::string(dtype_name(dtype)) + " " + std::string(red_op_name(op));

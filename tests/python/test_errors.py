@@ -52,8 +52,9 @@ def disagree(kind: str) -> str:
 def refusals() -> dict[str, str]:
     """What the plug-in refuses by itself, before any other rank is involved."""
     calls = {
-        "int16": lambda: dist.all_reduce(torch.ones(3, dtype=torch.int16)),
-        "BAND": lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32), dist.ReduceOp.BAND),
+        "bytes": lambda: dist.all_reduce(torch.ones(3).to(torch.float8_e8m0fnu)),
+        "BAND": lambda: dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND),
+        "AVG": lambda: dist.all_reduce(torch.ones(3, dtype=torch.bool), dist.ReduceOp.AVG),
         "sparse": lambda: dist.broadcast(torch.eye(2).to_sparse(), 0),
         "size": lambda: dist.all_gather_single(torch.ones(3), torch.ones(3)),
         "type": lambda: dist.reduce_scatter_single(
@@ -167,8 +168,9 @@ def test_disagreement_names_both_sides(pool, size, kind):
 
 def test_refusals(pool):
     for texts in pool(2).call(__file__, "refusals"):
-        assert "all_reduce SUM on int16" in texts["int16"]
-        assert "BAND on int32" in texts["BAND"]
+        assert "all_reduce SUM on float8_e8m0fnu" in texts["bytes"]
+        assert "BAND on float32" in texts["BAND"]
+        assert "AVG on bool" in texts["AVG"]
         assert "parse" in texts["sparse"]
         assert texts["size"].startswith("ValueError") and "expected 6, got 3" in texts["size"]
         assert texts["type"].startswith("ValueError")
