@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 #include "schedule/schedule.h"
+#include "schedule/work.h"
 
 namespace isthmus {
 
@@ -38,6 +39,10 @@ struct MessageCall {
 
 struct CallOptions {
   std::int64_t timeout_ms = -1;  // -1: the group's
+
+  // Of synchronous calls, where set: false interrupts the call (Ctrl-C). Half an operation cannot
+  // be taken back, so that ends the group, and the peers are told.
+  KeepWaiting keep_waiting = {};
 };
 
 }  // namespace isthmus

@@ -23,7 +23,8 @@ class Group;
 //
 // Every rank of the group calls the same operations in the same order with the same dtype,
 // reduction and count. A disagreement is refused on all ranks, before data moves, and the group
-// stays usable; the death of a rank, a time-out or abort() ends the group: later calls fail at once
+// stays usable; the death of a rank, a time-out, an interrupted synchronous call or abort() ends
+// the group: later calls fail at once
 // with the cause. Errors name rank, operation, sequence number, what was expected and who is to
 // blame. docs/dtypes.md says which types go with which reductions; PREMUL_SUM, whose factor
 // is in the Call, is for run() and start().

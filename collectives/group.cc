@@ -175,6 +175,7 @@ Status Group::run(const Call& call, const CallOptions& options) {
   }
   ISTHMUS_ASSIGN(run.plan, find_plan(call, bytes));
   run.channel = &channel_;
+  run.keep_waiting = options.keep_waiting ? &options.keep_waiting : nullptr;
   bind(call, bytes, options, &run);
   // A synchronous run borrows its plan from the cache: other threads may use the cache while it
   // waits.

@@ -16,6 +16,9 @@ namespace {
 constexpr int kLooksAlone = 4000;
 constexpr int kLooksCrowded = 4;
 
+// Between two questions to a waiting caller whether it wants to go on waiting.
+constexpr std::int64_t kAskEveryNs = 100'000'000;
+
 // An idle pass polls transports this rarely when no run uses them: only notices can arrive then.
 constexpr std::uint32_t kIdlePollMask = 255;
 
@@ -102,17 +105,10 @@ Status Engine::execute(Run& run) {
     enqueue(run);
   }
   if (run.state != Run::State::kDone) {
-    callers_.fetch_add(1, std::memory_order_relaxed);
-    Idle state;
-    while (run.state != Run::State::kDone) {
-      if (progress()) {
-        state = Idle{};
-      } else {
-        idle(state);
-      }
+    const auto done = [&run] { return run.state == Run::State::kDone; };
+    if (drive(done, Deadline(), run.keep_waiting) == Ended::kInterrupted) {
+      interrupt(run);
     }
-    callers_.fetch_sub(1, std::memory_order_relaxed);
-    wake_driver();
   }
   return run.failed ? Status(std::move(*run.error)) : Status();
 }
@@ -156,43 +152,65 @@ Status Engine::start(std::unique_ptr<Run> owned) {
   return {};
 }
 
-Status Engine::wait(Work& work, Deadline deadline, const std::function<bool()>& keep_waiting) {
-  constexpr std::int64_t kAskEveryNs = 100'000'000;
-  const BatonGuard guard(baton_);
+// Drives until `done` says so, or the caller wants to wait no longer.
+template <typename Done>
+Engine::Ended Engine::drive(const Done& done, Deadline deadline, const KeepWaiting* keep_waiting) {
   callers_.fetch_add(1, std::memory_order_relaxed);
-  std::int64_t asked_ns = monotonic_ns();
-  std::optional<Error> gave_up;
+  std::int64_t asked_ns = 0;
+  Ended ended = Ended::kDone;
   Idle state;
-  while (!work.done() && !gave_up) {
+  while (!done() && ended == Ended::kDone) {
     if (progress()) {
-      state = Idle{};
+      moved(state);
+    } else {
+      idle(state);
+    }
+    const std::int64_t now = state.checked_ns;
+    if (now == 0) {
       continue;
     }
-    idle(state);
-    if (state.since_ns == 0 ||
-        state.checked_ns < std::min(asked_ns + kAskEveryNs, deadline.at_ns())) {
-      continue;
-    }
-    if (deadline.passed(state.checked_ns)) {
-      gave_up =
-          Error{.code = Code::kTimeout, .message = "the wait timed out; the operation goes on"};
-    } else if (keep_waiting) {
-      asked_ns = state.checked_ns;
+    asked_ns = asked_ns == 0 ? now : asked_ns;
+    if (deadline.passed(now)) {
+      ended = Ended::kLate;
+    } else if (keep_waiting != nullptr && now - asked_ns >= kAskEveryNs) {
+      asked_ns = now;
+      // What is asked may take locks of the caller's, or time.
       baton_.release();
-      const bool go_on = keep_waiting();
+      const bool go_on = (*keep_waiting)();
       baton_.acquire();
-      if (!go_on) {
-        gave_up = Error{.code = Code::kAborted, .message = "the wait was interrupted"};
-      }
+      ended = go_on ? Ended::kDone : Ended::kInterrupted;
     }
   }
   callers_.fetch_sub(1, std::memory_order_relaxed);
   wake_driver();
-  if (work.done()) {
-    const Error* failure = work.error();
-    return failure == nullptr ? Status() : Status(*failure);
+  return done() ? Ended::kDone : ended;
+}
+
+// Ends the group of a run whose caller waits no longer: the peers may hold half of it.
+void Engine::interrupt(Run& run) {
+  Channel& channel = *run.channel;
+  fail_channel(
+      channel,
+      Error{.code = Code::kAborted,
+            .culprit = channel.world_rank(),
+            .message = fmt::format("rank {} was interrupted while it waited in {}",
+                                   channel.world_rank(), describe_call(run.sequence, run.info))},
+      true);
+}
+
+Status Engine::wait(Work& work, Deadline deadline, const KeepWaiting& keep_waiting) {
+  const BatonGuard guard(baton_);
+  switch (
+      drive([&work] { return work.done(); }, deadline, keep_waiting ? &keep_waiting : nullptr)) {
+    case Ended::kDone:
+      break;
+    case Ended::kLate:
+      return Error{.code = Code::kTimeout, .message = "the wait timed out; the operation goes on"};
+    case Ended::kInterrupted:
+      return Error{.code = Code::kAborted,
+                   .message = "the wait was interrupted; the operation goes on"};
   }
-  return *gave_up;
+  return work.outcome();
 }
 
 void Engine::enqueue(Run& run) {

@@ -77,7 +77,7 @@ class Engine {
   Status start_transfer(std::unique_ptr<Transfer> transfer);
 
   // Drives until the work is done: see Work::wait.
-  Status wait(Work& work, Deadline deadline, const std::function<bool()>& keep_waiting);
+  Status wait(Work& work, Deadline deadline, const KeepWaiting& keep_waiting);
 
   // Ends a group on this rank and tells its members. The first cause stays.
   void fail_channel(Channel& channel, const Error& error, bool tell);
@@ -113,9 +113,13 @@ class Engine {
   // A thread's progress through spin, yield and sleep since something last moved.
   struct Idle {
     std::uint32_t looks = 0;
-    std::int64_t since_ns = 0;
-    std::int64_t checked_ns = 0;
+    std::uint32_t moves = 0;      // passes that moved something, in all
+    std::int64_t since_ns = 0;    // idle since then, 0: not yet asked
+    std::int64_t checked_ns = 0;  // last slow look, 0: none yet
   };
+
+  // How the wait of a caller ended.
+  enum class Ended : std::uint8_t { kDone, kLate, kInterrupted };
 
   // Running.
   Status admit(Channel& channel) const;
@@ -179,6 +183,10 @@ class Engine {
   void tell_waiting(Run& run, std::int32_t waits_for);
 
   // Waiting (waiting.cc).
+  template <typename Done>
+  Ended drive(const Done& done, Deadline deadline, const KeepWaiting* keep_waiting);
+  void interrupt(Run& run);
+  void moved(Idle& state);
   void idle(Idle& state);
   void sleep();
   Status open_sleeper();
@@ -210,6 +218,7 @@ class Engine {
   std::shared_ptr<const Error> over_;          // set by shutdown()
   std::atomic<std::uint32_t> outstanding_{0};  // asynchronous works not done
   std::atomic<std::uint32_t> callers_{0};      // threads that drive inline now
+  std::atomic<bool> told_{false};              // notices of failures went to other nodes
   std::atomic<bool> stop_{false};
   std::atomic<std::uint32_t> driver_bell_{0};  // futex the driver parks on
   std::once_flag driver_once_;

@@ -54,7 +54,12 @@ void Engine::tell(Channel& channel, std::uint32_t sequence, Notice::Kind kind, c
     const bool gone = std::find(dead_.begin(), dead_.end(), rank) != dead_.end();
     if (rank != options_.world_rank && !local && !gone) {
       transport_to(rank).notify(rank, notice);
+      told_.store(true, std::memory_order_relaxed);
     }
+  }
+  // This rank may never call again: then the driver sees to it that the notices leave.
+  if (told_.load(std::memory_order_relaxed) && !stop_.load(std::memory_order_relaxed)) {
+    ensure_driver();
   }
 }
 
@@ -243,8 +248,11 @@ void Engine::on_notice(const Notice& notice) {
   }
 }
 
-// Reads what ranks of this node have recorded.
+// Reads what ranks of this node have recorded, also where no collective has met them yet.
 void Engine::check_records(Channel& channel) {
+  if (!channel.resolved) {
+    resolve_peers(channel);
+  }
   for (std::size_t i = 0; i < channel.peers.size() && channel.failure == nullptr; ++i) {
     const GroupBlock* block = channel.peers[i].block;
     if (block == nullptr || i == channel.local) {

@@ -22,12 +22,30 @@ constexpr std::uint32_t kLooksCrowded = 4;
 // Yields of a crowded rank before it sleeps: long enough for its peers to have a turn each.
 constexpr std::int64_t kCrowdedSpinNs = 300'000;
 
+// Passes that moved something between two looks at the clock: others' progress must not keep a
+// waiter from its time limit.
+constexpr std::uint32_t kMovesPerLook = 256;
+
 // Between two slow looks at deadlines, failures and liveness.
 constexpr std::int64_t kCheckEveryNs = 1'000'000;
 constexpr int kSleepMs = 1;
 constexpr std::int64_t kParkNs = 100'000'000;
 
 }  // namespace
+
+// After a pass that moved something, for this waiter or for another.
+void Engine::moved(Idle& state) {
+  state.looks = 0;
+  state.since_ns = 0;
+  if (++state.moves % kMovesPerLook != 0) {
+    return;
+  }
+  const std::int64_t now = monotonic_ns();
+  if (now - state.checked_ns >= kCheckEveryNs) {
+    state.checked_ns = now;
+    check(now);
+  }
+}
 
 // One step of waiting after a pass that moved nothing. Gives the token away while others want it.
 void Engine::idle(Idle& state) {
@@ -43,6 +61,8 @@ void Engine::idle(Idle& state) {
   const std::int64_t now = monotonic_ns();
   if (state.since_ns == 0) {
     state.since_ns = now;
+  }
+  if (state.checked_ns == 0) {
     state.checked_ns = now;
   }
   if (now - state.checked_ns >= kCheckEveryNs) {
@@ -125,7 +145,8 @@ void Engine::wake_driver() {
   }
 }
 
-// Drives asynchronous work while no caller does.
+// Drives asynchronous work while no caller does. Between works it only helps notices to leave: a
+// peer may be met for the first time by one, and may come late.
 void Engine::driver_main() {
   while (!stop_.load(std::memory_order_relaxed)) {
     const std::uint32_t bell = driver_bell_.load(std::memory_order_acquire);
@@ -134,6 +155,10 @@ void Engine::driver_main() {
       futex_wait(
           driver_bell_, bell,
           outstanding_.load(std::memory_order_relaxed) == 0 ? kParkNs : kSleepMs * 1'000'000L);
+      if (told_.load(std::memory_order_relaxed) && baton_.try_acquire()) {
+        poll_transports();
+        baton_.release();
+      }
       continue;
     }
     const BatonGuard guard(baton_);
@@ -142,7 +167,7 @@ void Engine::driver_main() {
            callers_.load(std::memory_order_relaxed) == 0 &&
            !stop_.load(std::memory_order_relaxed)) {
       if (progress()) {
-        state = Idle{};
+        moved(state);
         if (baton_.contended()) {
           baton_.release();
           ::sched_yield();

@@ -46,7 +46,8 @@ struct Run {
   Geometry geometry;
   std::unique_ptr<const Uneven> uneven;  // null where all ranks' blocks have one length
   std::int64_t timeout_ms = 0;
-  WorkRef work;  // null for a synchronous run
+  WorkRef work;                               // null for a synchronous run
+  const KeepWaiting* keep_waiting = nullptr;  // of a synchronous run, where its caller has one
 
   // Owned by the engine.
   State state = State::kPending;

@@ -7,7 +7,7 @@
 
 namespace isthmus {
 
-Status Work::wait(Deadline deadline, const std::function<bool()>& keep_waiting) {
+Status Work::wait(Deadline deadline, const KeepWaiting& keep_waiting) {
   if (done()) {
     const Error* failure = error();
     return failure == nullptr ? Status() : Status(*failure);

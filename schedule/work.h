@@ -16,6 +16,9 @@ namespace isthmus {
 
 class Engine;
 
+// Asked by a waiting thread every 200 ms or less, while it holds no lock; false ends the wait.
+using KeepWaiting = std::function<bool()>;
+
 // One operation in flight, as its issuer sees it: done, failed (rank, operation, sequence number,
 // peer, step) or timed out; never hangs. Shared by the issuer and the engine until it is done, and
 // by whoever asked to be told (shared_ptr: issuer, engine, completion lane). Thread rule: any
@@ -39,9 +42,9 @@ class ISTHMUS_API Work : public std::enable_shared_from_this<Work> {
   Status outcome() const;
 
   // Blocks until done and returns its outcome, driving the engine meanwhile. When `deadline` passes
-  // first: kTimeout, and the work goes on. `keep_waiting` is asked every 200 ms or less (Ctrl-C);
-  // false ends the wait with kAborted.
-  Status wait(Deadline deadline, const std::function<bool()>& keep_waiting = {});
+  // first: kTimeout, when `keep_waiting` (Ctrl-C) says no: kAborted. Either ends the wait only: the
+  // work goes on and may be waited for again.
+  Status wait(Deadline deadline, const KeepWaiting& keep_waiting = {});
 
   // Runs `callback` once the work is done: on a completion lane (see schedule/lanes.h), or at once
   // on this thread when the lane has taken the work's callbacks already.

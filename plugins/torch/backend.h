@@ -452,7 +452,11 @@ class BackendIsthmus final : public c10d::Backend {
     if (forked()) [[unlikely]] {
       refuse_forked();
     }
-    const Status status = group_->run(call, limit(timeout));
+    Interrupt interrupt;
+    CallOptions options = limit(timeout);
+    options.keep_waiting = [&interrupt] { return interrupt.keep_waiting(); };
+    const Status status = group_->run(call, options);
+    interrupt.rethrow();
     if (!status.ok()) [[unlikely]] {
       raise(status.error());
     }
@@ -493,7 +497,7 @@ class BackendIsthmus final : public c10d::Backend {
     start(*work);
     work->started();
     if (!async) {
-      work->wait(kNoTimeout);
+      work->finish_call();
     }
     return async ? WorkPtr(std::move(work)) : WorkPtr();
   }

@@ -62,6 +62,8 @@ class Interrupt {
     return !error_.has_value();
   }
 
+  bool happened() const { return error_.has_value(); }
+
   void rethrow() {
     if (error_.has_value()) {
       throw py::error_already_set(*error_);

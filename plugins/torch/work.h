@@ -73,25 +73,27 @@ class WorkIsthmus final : public c10d::Work {
     return true;
   }
 
+  // Ctrl-C ends the wait, not the work: it may be waited for again.
   bool wait(milliseconds timeout) override {
-    const Deadline deadline =
-        timeout == kNoTimeout ? Deadline() : Deadline::after_ms(timeout.count());
     Interrupt interrupt;
-    for (const WorkRef& part : job_.parts) {
-      if (part->done()) {
-        continue;
-      }
-      const Status status = part->wait(deadline, [&interrupt] { return interrupt.keep_waiting(); });
-      interrupt.rethrow();
-      if (!part->done()) {
-        raise(status.error());
-      }
-    }
+    wait_for_parts(timeout, interrupt);
+    interrupt.rethrow();
     settle();
     if (const std::exception_ptr failed = exception()) {
       std::rethrow_exception(failed);
     }
     return true;
+  }
+
+  // The wait of a synchronous call. Nobody can wait again after Ctrl-C: the group ends.
+  void finish_call() {
+    Interrupt interrupt;
+    wait_for_parts(kNoTimeout, interrupt);
+    if (interrupt.happened()) {
+      group_->communicator().abort("a synchronous call was interrupted");
+      interrupt.rethrow();
+    }
+    wait(kNoTimeout);
   }
 
   void synchronize() override { wait(kNoTimeout); }
@@ -117,6 +119,23 @@ class WorkIsthmus final : public c10d::Work {
 
  private:
   using Step = void (*)(WorkIsthmus& self);
+
+  void wait_for_parts(milliseconds timeout, Interrupt& interrupt) {
+    const Deadline deadline =
+        timeout == kNoTimeout ? Deadline() : Deadline::after_ms(timeout.count());
+    for (const WorkRef& part : job_.parts) {
+      if (part->done()) {
+        continue;
+      }
+      const Status status = part->wait(deadline, [&interrupt] { return interrupt.keep_waiting(); });
+      if (interrupt.happened()) {
+        return;
+      }
+      if (!part->done()) {
+        raise(status.error());
+      }
+    }
+  }
 
   // Runs `step` on a completion lane after the last part, or now when all are done.
   void when_done(Step step) {

@@ -91,14 +91,18 @@ class Rank:
 
 
 class Ranks:
-    """A job of ``size`` ranks that share a store; use it as a context manager."""
+    """A job of ``size`` ranks that share a store; use it as a context manager.
 
-    def __init__(self, size: int, join: bool = True, **env: str) -> None:
+    ``nodes`` has one letter a rank, equal for ranks that share memory; by default all do.
+    """
+
+    def __init__(self, size: int, join: bool = True, nodes: str = "", **env: str) -> None:
         self.size = size
         self._folder = tempfile.TemporaryDirectory(prefix="isthmus-test-")
         folder = Path(self._folder.name)
         env["HARNESS_STORE"] = str(folder / "store")
-        self.ranks = [Rank(rank, size, folder, env) for rank in range(size)]
+        own = [{"ISTHMUS_NODE_ID": node} for node in nodes] or [{}] * size
+        self.ranks = [Rank(rank, size, folder, {**env, **own[rank]}) for rank in range(size)]
         self.broken = False
         if join:
             self.call(_WORKER, "join", limit_s=_JOIN_LIMIT_S)

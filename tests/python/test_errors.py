@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 import time
 from datetime import timedelta
 
@@ -115,8 +117,6 @@ def absent() -> dict[str, object]:
 
 def aborted() -> str:
     """abort() wakes a thread that waits."""
-    import threading
-
     if dist.get_rank() != 0:
         return ""
     group = dist.group.WORLD
@@ -128,20 +128,85 @@ def aborted() -> str:
     raise AssertionError("no error was raised")
 
 
-def interrupted() -> float:
-    """Ctrl-C ends the wait of the main thread."""
-    if dist.get_rank() != 0:
-        return 0.0
-    import threading
+def _interrupt_when_in(function: str, done: threading.Event, sent: list[float]) -> None:
+    """Sends this process a SIGINT once its main thread has stayed in a function of that name."""
+    main = threading.main_thread().ident
+    seen = 0
+    while seen < 20 and not done.wait(0.01):
+        frame = sys._current_frames().get(main)
+        seen = seen + 1 if frame is not None and frame.f_code.co_name == function else 0
+    if seen == 20:
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
 
+
+def interrupted(kind: str) -> dict[str, object]:
+    """Rank 0 gets a SIGINT while it waits for rank 1, which comes only then."""
+    store = dist.distributed_c10d._get_default_store()
+    tensor = torch.ones(3)
+    calls = {
+        "wait": lambda: work.wait(),
+        "all_reduce": lambda: dist.all_reduce(tensor),
+        "all_gather": lambda: dist.all_gather([torch.empty(3), torch.empty(3)], tensor),
+        "all_to_all_single": lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4)),
+    }
+    if dist.get_rank() == 1:
+        store.wait(["interrupted"])
+        work = dist.all_reduce(tensor, async_op=True) if kind == "wait" else None
+        try:
+            # What rank 0 gave before it was interrupted may be enough for this one.
+            calls[kind]()
+            if kind != "wait":
+                dist.barrier()
+        except dist.DistBackendError as error:
+            return {"text": str(error)}
+        return {"sum": tensor[0].item()}
+    work = dist.all_reduce(tensor, async_op=True) if kind == "wait" else None
+    done, sent = threading.Event(), []
+    frame = "<lambda>" if kind == "wait" else kind
+    killer = threading.Thread(target=_interrupt_when_in, args=(frame, done, sent))
+    killer.start()
+    reply = {}
+    try:
+        calls[kind]()
+    except KeyboardInterrupt:
+        reply["took"] = time.monotonic() - sent[0]
+    finally:
+        done.set()
+        killer.join()
+    store.set("interrupted", "1")
+    try:
+        if work is None:
+            dist.barrier()
+        else:
+            work.wait()
+            reply["sum"] = tensor[0].item()
+    except dist.DistBackendError as error:
+        reply["text"] = str(error)
+    return reply
+
+
+def interrupted_for_good() -> str:
+    """The interruption leaves rank 0's program; rank 1 hears of it."""
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 1:
+        store.wait(["interrupted"])
+        try:
+            dist.all_reduce(torch.ones(3))
+            dist.barrier()
+        except dist.DistBackendError as error:
+            return str(error)
+        raise AssertionError("rank 0 came")
     work = dist.all_reduce(torch.ones(3), async_op=True)
-    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-    begin = time.monotonic()
+    killer = threading.Thread(
+        target=_interrupt_when_in, args=("interrupted_for_good", threading.Event(), [])
+    )
+    killer.start()
     try:
         work.wait()
-    except KeyboardInterrupt:
-        return time.monotonic() - begin
-    raise AssertionError("it completed alone")
+    finally:
+        store.set("interrupted", "1")
+    return ""
 
 
 # Tests.
@@ -214,9 +279,31 @@ def test_abort_wakes_a_waiter():
         ranks.broken = True
 
 
-def test_ctrl_c_ends_a_wait():
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "all_to_all_single"])
+@pytest.mark.parametrize("nodes", ["aa", "ab"])
+def test_ctrl_c_ends_a_synchronous_call_and_its_group(kind, nodes):
+    with Ranks(2, nodes=nodes) as ranks:
+        ranks.start(__file__, "interrupted", kind)
+        waiter, peer = ranks.replies(20)
+        assert waiter["value"]["took"] < 1, waiter
+        for reply in (waiter, peer):
+            assert "rank 0" in reply["value"]["text"], reply
+            assert "interrupt" in reply["value"]["text"], reply
+
+
+def test_ctrl_c_ends_a_wait_and_not_its_work():
     with Ranks(2) as ranks:
-        ranks.start(__file__, "interrupted")
-        replies = ranks.replies(20)
-        assert 0.2 < replies[0]["value"] < 3, replies
-        ranks.broken = True
+        ranks.start(__file__, "interrupted", "wait")
+        waiter, peer = ranks.replies(20)
+        assert waiter["value"]["took"] < 1, waiter
+        assert waiter["value"]["sum"] == peer["value"]["sum"] == 2, (waiter, peer)
+
+
+def test_ctrl_c_ends_a_program_that_waits():
+    """Nothing catches the interruption: both processes end by themselves, and soon."""
+    with Ranks(2) as ranks:
+        ranks.start(__file__, "interrupted_for_good")
+        waiter, peer = ranks.replies(20)
+        assert "lost" in waiter and "KeyboardInterrupt" in ranks.ranks[0].written(), waiter
+        assert "rank 0" in peer["value"], peer
+        assert ranks.ranks[0].process.wait(5) == -signal.SIGINT
