@@ -9,6 +9,9 @@ namespace {
 // 0 on threads that are no lane; d + 1 on lane d.
 thread_local int depth_of_thread = 0;
 
+// Whose lane the thread is, null for none. Only compared, never followed.
+thread_local const void* pool_of_thread = nullptr;
+
 struct HookHolder {
   std::mutex mutex;
   Lanes::Hook hook;
@@ -32,15 +35,15 @@ void Lanes::set_hook(Hook hook) {
 }
 
 void Lanes::issued(const WorkRef& work) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  streams_[work->stream() + static_cast<std::uint64_t>(work->lane())].push_back(work);
+  const std::lock_guard<std::mutex> lock(pool_->mutex);
+  pool_->streams[work->stream() + static_cast<std::uint64_t>(work->lane())].push_back(work);
 }
 
 void Lanes::done(const WorkRef& work) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(pool_->mutex);
   const std::uint64_t stream = work->stream() + static_cast<std::uint64_t>(work->lane());
-  const auto found = streams_.find(stream);
-  if (found == streams_.end()) {
+  const auto found = pool_->streams.find(stream);
+  if (found == pool_->streams.end()) {
     return;
   }
   std::deque<WorkRef>& queue = found->second;
@@ -50,30 +53,31 @@ void Lanes::done(const WorkRef& work) {
     push(std::move(head));
   }
   if (queue.empty()) {
-    streams_.erase(found);
+    pool_->streams.erase(found);
   }
 }
 
+// Under the pool's lock.
 void Lanes::push(WorkRef work) {
   const int depth = work->lane();
-  if (stopped_) {
+  if (pool_->stopped) {
     return;
   }
   if (!work->hand_over()) {
     return;  // nobody asked: no thread needs to wake
   }
-  Lane& lane = lanes_[static_cast<std::size_t>(depth)];
+  Lane& lane = pool_->lanes[static_cast<std::size_t>(depth)];
   const std::lock_guard<std::mutex> lock(lane.mutex);
   lane.queue.push_back(std::move(work));
   if (!lane.thread.joinable()) {
-    lane.thread = std::thread([this, depth] { lane_main(depth); });
+    lane.thread = std::thread([pool = pool_, &lane, depth] { lane_main(pool.get(), lane, depth); });
   }
   lane.wake.notify_one();
 }
 
-void Lanes::lane_main(int depth) {
+void Lanes::lane_main(const Pool* pool, Lane& lane, int depth) {
   depth_of_thread = depth + 1;
-  Lane& lane = lanes_[static_cast<std::size_t>(depth)];
+  pool_of_thread = pool;
   const auto body = [&] {
     std::unique_lock<std::mutex> lock(lane.mutex);
     for (;;) {
@@ -105,17 +109,31 @@ void Lanes::lane_main(int depth) {
 
 void Lanes::stop() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    stopped_ = true;
+    const std::lock_guard<std::mutex> lock(pool_->mutex);
+    pool_->stopped = true;
   }
-  for (Lane& lane : lanes_) {
-    {
-      const std::lock_guard<std::mutex> lock(lane.mutex);
-      lane.stopping = true;
-    }
+  for (Lane& lane : pool_->lanes) {
+    const std::lock_guard<std::mutex> lock(lane.mutex);
+    lane.stopping = true;
     lane.wake.notify_one();
-    // A world destroyed by its own callback cannot join its lane: the thread ends by itself.
-    if (lane.thread.joinable() && lane.thread.get_id() != std::this_thread::get_id()) {
+  }
+  // Two lanes that end the same world must not wait for each other.
+  if (pool_of_thread == pool_.get()) {
+    return;
+  }
+  for (Lane& lane : pool_->lanes) {
+    if (lane.thread.joinable()) {
+      lane.thread.join();
+    }
+  }
+}
+
+Lanes::~Lanes() {
+  stop();
+  for (Lane& lane : pool_->lanes) {
+    if (lane.thread.get_id() == std::this_thread::get_id()) {
+      lane.thread.detach();  // ends by itself, after the callback that destroys this
+    } else if (lane.thread.joinable()) {
       lane.thread.join();
     }
   }

@@ -27,9 +27,9 @@ class Lanes {
 
   using Hook = std::function<void(const std::function<void()>& body)>;
 
-  Lanes() = default;
+  Lanes() : pool_(std::make_shared<Pool>()) {}
 
-  ~Lanes() { stop(); }
+  ~Lanes();
 
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
@@ -46,7 +46,8 @@ class Lanes {
   // The work is done. It goes to its lane once all earlier works of its stream have gone.
   void done(const WorkRef& work);
 
-  // Runs what is queued, then joins the threads. Idempotent.
+  // Takes no more works and lets the threads end once they have run what is queued. Waits for them,
+  // but not on a lane: there the destructor does, for all lanes but its own. Idempotent.
   void stop();
 
  private:
@@ -58,13 +59,18 @@ class Lanes {
     bool stopping = false;
   };
 
-  void push(WorkRef work);
-  void lane_main(int depth);
+  // All that a lane's thread uses: shared with it, for a callback may destroy the Lanes.
+  struct Pool {
+    std::mutex mutex;
+    std::map<std::uint64_t, std::deque<WorkRef>> streams;  // issued, not yet handed to a lane
+    std::array<Lane, kLanesMax> lanes;
+    bool stopped = false;
+  };
 
-  std::mutex mutex_;
-  std::map<std::uint64_t, std::deque<WorkRef>> streams_;  // issued, not yet handed to a lane
-  std::array<Lane, kLanesMax> lanes_;
-  bool stopped_ = false;
+  void push(WorkRef work);
+  static void lane_main(const Pool* pool, Lane& lane, int depth);
+
+  const std::shared_ptr<Pool> pool_;
 };
 
 }  // namespace isthmus

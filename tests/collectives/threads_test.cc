@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
+#include <latch>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -17,9 +19,10 @@ namespace isthmus {
 namespace {
 
 using Body = std::function<void(World& world)>;
+using OwnerBody = std::function<void(std::unique_ptr<World> world)>;
 
 // Runs `body` on each rank; `nodes` is one letter a rank.
-void on_ranks(const std::string& nodes, const Body& body) {
+void own_ranks(const std::string& nodes, const OwnerBody& body) {
   MemoryStore store;
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < nodes.size(); ++rank) {
@@ -31,12 +34,16 @@ void on_ranks(const std::string& nodes, const Body& body) {
       options.node_id = std::string(1, nodes[rank]);
       Result<std::unique_ptr<World>> world = World::create(options, store);
       ASSERT_TRUE(world.ok()) << world.error().message;
-      body(**world);
+      body(std::move(world).value());
     });
   }
   for (std::thread& thread : threads) {
     thread.join();
   }
+}
+
+void on_ranks(const std::string& nodes, const Body& body) {
+  own_ranks(nodes, [&body](std::unique_ptr<World> world) { body(*world); });
 }
 
 Call sum_of(std::vector<float>* data) {
@@ -103,6 +110,44 @@ TEST_P(Threads, ACallbackMayWaitForItsOwnOperation) {
     }
     EXPECT_EQ(inner.front(), 2.0F * static_cast<float>(world.size()));
   });
+}
+
+// Rank 0's callback runs on a lane: the others come only when it is attached.
+void end_in_a_callback(const std::string& nodes, bool destroy) {
+  std::latch attached(1);
+  own_ranks(nodes, [&](std::unique_ptr<World> world) {
+    std::vector<float> data(100, 1.0F);
+    std::promise<std::thread::id> ended;
+    if (world->rank() != 0) {
+      attached.wait();
+    }
+    const bool alone = world->size() == 1;
+    const bool first = world->rank() == 0;
+    Result<WorkRef> work = world->communicator().start(sum_of(&data));
+    ASSERT_TRUE(work.ok()) << work.error().message;
+    (*work)->on_done([&] {
+      if (destroy) {
+        world.reset();
+      } else {
+        world->shutdown("the test says so");
+      }
+      ended.set_value(std::this_thread::get_id());
+    });
+    if (first) {
+      attached.count_down();
+    }
+    const std::thread::id by = ended.get_future().get();
+    EXPECT_TRUE(!first || alone || by != std::this_thread::get_id());
+    EXPECT_TRUE((*work)->outcome().ok());
+  });
+}
+
+TEST_P(Threads, ACallbackMayDestroyItsWorld) {
+  end_in_a_callback(GetParam(), true);
+}
+
+TEST_P(Threads, ACallbackMayShutItsWorldDown) {
+  end_in_a_callback(GetParam(), false);
 }
 
 TEST_P(Threads, GroupsOfTheirOwnForEachThreadOfARank) {

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from harness import Ranks, environment
 
 _SCRIPT = """
-import os, sys, torch, torch.distributed as dist
+import os, sys, threading, torch, torch.distributed as dist
 rank = int(os.environ["RANK"])
 store = dist.FileStore(os.environ["HARNESS_STORE"], 2)
 dist.init_process_group("isthmus", store=store, rank=rank, world_size=2)
@@ -28,6 +28,17 @@ if "functional" in how:
     import torch.distributed._functional_collectives as functions
     for _ in range(3):
         functions.all_reduce(torch.ones(10), "sum", dist.group.WORLD) + 1
+if "callback" in how:
+    # The last works and the group go on a completion lane.
+    over = threading.Event()
+
+    def end(_):
+        works.clear()
+        dist.destroy_process_group()
+        over.set()
+
+    dist.all_reduce(torch.ones(10), async_op=True).get_future().then(end)
+    sys.exit(0 if over.wait(60) else "the callback never ended")
 if "destroy" in how:
     dist.destroy_process_group()
 if "raise" in how:
@@ -59,7 +70,10 @@ def _exits(folder: str, how: str) -> None:
     assert all("terminate" not in end and "Traceback" not in end for end in ends), ends
 
 
-@pytest.mark.parametrize("how", ["wait", "wait destroy", "wait functional destroy", "wait raise"])
+@pytest.mark.parametrize(
+    "how",
+    ["wait", "wait destroy", "wait functional destroy", "wait raise", "wait callback", "callback"],
+)
 def test_clean_exit(tmp_path, how):
     for _ in range(int(os.environ.get("HARNESS_EXITS", "2"))):
         _exits(str(tmp_path), how)
