@@ -88,6 +88,19 @@ Error describe_failure(const Run& run, std::uint32_t step, const Error& cause) {
   return error;
 }
 
+Error staging_error(const Run& run, std::size_t wanted, std::size_t allowed) {
+  const Channel& channel = *run.channel;
+  return Error{
+      .code = Code::kResource,
+      .culprit = channel.world_rank(),
+      .message = fmt::format(
+          "{} was refused before data moved: the algorithm {} stages {} bytes in shared memory on "
+          "rank {}, and ISTHMUS_STAGING_MB allows {} bytes to all groups together; set it higher, "
+          "on every rank alike (the group stays usable)",
+          describe_run(channel, run.sequence, run.info), run.plan->schedule.algorithm, wanted,
+          channel.world_rank(), allowed)};
+}
+
 Error gone_error(int world_rank) {
   return Error{.code = Code::kPeerDead,
                .culprit = world_rank,

@@ -26,6 +26,9 @@ std::string describe_ranks(const std::vector<int>& world_ranks);
 // The error of a run whose step failed with `cause`.
 Error describe_failure(const Run& run, std::uint32_t step, const Error& cause);
 
+// The error of a run that stages more than this process ever may.
+Error staging_error(const Run& run, std::size_t wanted, std::size_t allowed);
+
 // "rank 5 is gone: ...".
 Error gone_error(int world_rank);
 

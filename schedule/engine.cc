@@ -22,6 +22,10 @@ constexpr std::int64_t kAskEveryNs = 100'000'000;
 // An idle pass polls transports this rarely when no run uses them: only notices can arrive then.
 constexpr std::uint32_t kIdlePollMask = 255;
 
+std::size_t stage_bytes(const Run& run) {
+  return std::size_t{run.plan->schedule.stage_units} * run.geometry.unit_bytes();
+}
+
 bool sends_messages(const Schedule& schedule) {
   return !schedule.in_order;
 }
@@ -249,7 +253,7 @@ void Engine::refresh_finished(Channel& channel) {
 
 bool Engine::lease_stage(Run& run) {
   Channel& channel = *run.channel;
-  const std::size_t bytes = std::size_t{run.plan->schedule.stage_units} * run.geometry.unit_bytes();
+  const std::size_t bytes = stage_bytes(run);
   const auto reclaim = [&](Channel& other) {
     std::erase_if(other.retired, [&](const Channel::Retired& retired) {
       const bool over = static_cast<std::int32_t>(other.peers_finished - retired.sequence) >= 0;
@@ -292,7 +296,8 @@ bool Engine::begin(Run& run) {
     }
   }
   run.peers_finished = run.sequence;
-  if (schedule.stage_units != 0) {
+  const bool fits = stage_bytes(run) <= node_->own().stage_bytes();
+  if (fits && schedule.stage_units != 0) {
     if (!lease_stage(run)) {
       return false;
     }
@@ -307,6 +312,17 @@ bool Engine::begin(Run& run) {
   }
   run.state = Run::State::kActive;
   runs_.push_back(&run);
+  if (sends_messages(schedule)) {
+    ++messaging_;
+    prepare_dataflow(run);
+  }
+  if (!fits) [[unlikely]] {
+    // The part of another rank may fit.
+    const Error error = staging_error(run, stage_bytes(run), node_->own().stage_bytes());
+    tell(channel, run.sequence, Notice::Kind::kRefused, error);
+    fail(run, error);
+    return true;
+  }
   if (!channel.refused.empty()) [[unlikely]] {
     for (const Channel::Refusal& refusal : channel.refused) {
       if (refusal.sequence == run.sequence) {
@@ -314,10 +330,6 @@ bool Engine::begin(Run& run) {
         return true;
       }
     }
-  }
-  if (sends_messages(schedule)) {
-    ++messaging_;
-    prepare_dataflow(run);
   }
   return true;
 }

@@ -276,6 +276,53 @@ TEST(Failure, ARankThatLeftIsNamed) {
       << marks.get(rank_name(0));
 }
 
+class Staging : public ::testing::TestWithParam<std::string> {};
+
+// Each rank is refused at once, not at the time limit, and alike; smaller operations still run.
+TEST_P(Staging, WhatNeverFitsIsRefusedByEveryRank) {
+  const Marks marks;
+  Ranks::Options options;
+  options.size = static_cast<int>(GetParam().size());
+  options.node_ids = nodes_of(GetParam());
+  options.timeout_ms = 50'000;
+  options.variables = {{"ISTHMUS_STAGING_MB", "1"}, {"ISTHMUS_ALGO", "lanes_all_reduce"}};
+  if (options.node_ids.front() == options.node_ids.back()) {
+    options.variables.back().second = "slice_all_reduce";
+  }
+  Ranks ranks(options, [&](World& world) {
+    const std::int64_t begin_ns = monotonic_ns();
+    std::vector<float> data(std::size_t{1} << 22, 1.0F);
+    const Call call{OpKind::kAllReduce, DType::kFloat32, RedOp::kSum, 0,
+                    data.data(),        data.data(),     data.size()};
+    const Status refused = world.communicator().run(call);
+    Result<WorkRef> work = world.communicator().start(call);
+    if (!work.ok()) {
+      return 1;
+    }
+    const Status refused_later = (*work)->wait(Deadline::after_ms(20'000));
+    const std::int64_t took_ms = (monotonic_ns() - begin_ns) / kNsPerMs;
+    marks.put(rank_name(world.rank()),
+              fmt::format("{} {}", took_ms, refused.ok() ? "" : refused.error().message));
+    std::vector<float> few(100, 1.0F);
+    const Status after = world.communicator().all_reduce(few.data(), few.data(), few.size(),
+                                                         DType::kFloat32, RedOp::kSum);
+    const bool untouched = data.front() == 1.0F && data.back() == 1.0F;
+    return !refused.ok() && refused.error().code == Code::kResource && !refused_later.ok() &&
+                   untouched && after.ok() && few.back() == static_cast<float>(world.size())
+               ? 0
+               : 2;
+  });
+  for (int rank = 0; rank < options.size; ++rank) {
+    EXPECT_EQ(ranks.wait(rank), 0);
+    const Told error = told(marks, rank);
+    EXPECT_NE(error.text.find("ISTHMUS_STAGING_MB"), std::string::npos) << error.text;
+    EXPECT_LT(error.at_ms, 10'000) << error.text;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, Staging, ::testing::Values("aa", "aabb"),
+                         [](const auto& tested) { return tested.param; });
+
 // Rank 1 shares only the world with rank 2: it must not blame rank 3, which only follows.
 TEST(Failure, TheFirstDeathIsNamedInGroupsThatItWasNotIn) {
   const Marks marks;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -30,6 +31,7 @@ class Ranks {
     unsigned watchdog_s = 60;
     std::vector<std::string> node_ids;  // by rank; empty: all on this node
     std::int64_t timeout_ms = 20'000;
+    std::vector<std::pair<std::string, std::string>> variables = {};  // of the ranks' environment
   };
 
   Ranks(const Options& options, const Body& body) : options_(options) {
@@ -85,6 +87,9 @@ class Ranks {
 
  private:
   int run(int rank, const Body& body) {
+    for (const auto& [name, value] : options_.variables) {
+      ::setenv(name.c_str(), value.c_str(), 1);
+    }
     Result<std::unique_ptr<FileStore>> store = FileStore::create(folder_ + "/store");
     if (!store.ok()) {
       std::fprintf(stderr, "%s\n", store.error().to_string().c_str());
