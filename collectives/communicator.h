@@ -74,7 +74,9 @@ class ISTHMUS_API Communicator {
   }
 
   // Point to point, in bytes: the n-th send with a tag to a rank meets the n-th receive with that
-  // tag from this rank, whatever the order of posting. Sizes must agree, else both ranks fail.
+  // tag from this rank, whatever the order of posting. Sizes must agree, else both ranks fail. A
+  // small send may be done before its receiver refuses it: then the next message to or from that
+  // rank fails at its start, names the refused one, and is not sent.
   Result<WorkRef> start_send(const void* data, std::size_t bytes, int peer, std::uint32_t tag,
                              const CallOptions& options = {});
   Result<WorkRef> start_recv(void* data, std::size_t bytes, int peer, std::uint32_t tag,

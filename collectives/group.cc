@@ -241,16 +241,15 @@ Result<WorkRef> Group::start_message(const MessageCall& call, const CallOptions&
                              ? options.timeout_ms
                              : channel_.timeout_ms.load(std::memory_order_relaxed);
   transfer->work = work;
-  {
-    // The n-th transfer of a tag in a direction meets the n-th of the other side.
-    const BatonGuard guard(engine_.baton());
-    const std::uint64_t lane = (static_cast<std::uint64_t>(call.tag) << 32) |
-                               (static_cast<std::uint64_t>(call.peer) << 1) |
-                               (call.is_recv ? 1U : 0U);
-    transfer->tag = {.operation = make_operation(channel_.id(), call.tag, true),
-                     .message = transfers_[lane]++};
-  }
-  ISTHMUS_TRY(engine_.start_transfer(std::move(transfer)));
+  const BatonGuard guard(engine_.baton());
+  ISTHMUS_TRY(engine_.admit_transfer(channel_, transfer->peer));
+  // The n-th transfer of a tag in a direction meets the n-th of the other side.
+  const std::uint64_t lane = (static_cast<std::uint64_t>(call.tag) << 32) |
+                             (static_cast<std::uint64_t>(call.peer) << 1) |
+                             (call.is_recv ? 1U : 0U);
+  transfer->tag = {.operation = make_operation(channel_.id(), call.tag, true),
+                   .message = transfers_[lane]++};
+  engine_.start_transfer(std::move(transfer));
   return work;
 }
 

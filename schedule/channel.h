@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -55,6 +56,10 @@ struct Channel {
   };
 
   std::deque<Refusal> refused;  // at most kActiveMax, oldest dropped
+
+  // Sends that were done here when their receiver refused them, by its group rank: the next
+  // transfer with it says so. One a peer is kept, the first.
+  std::map<std::uint32_t, Error> refused_sends;
 
   // What another rank last said it waits for, by its group rank: to tell the guilty from the
   // waiting.

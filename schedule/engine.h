@@ -74,7 +74,12 @@ class Engine {
     WorkRef work;
   };
 
-  Status start_transfer(std::unique_ptr<Transfer> transfer);
+  // The caller holds the baton.
+  void start_transfer(std::unique_ptr<Transfer> transfer);
+
+  // Whether a transfer with a group rank may start: not in a group that is over, and not before the
+  // refusal of an earlier send to it was told, here and once. The caller holds the baton.
+  Status admit_transfer(Channel& channel, std::uint32_t peer) const;
 
   // Drives until the work is done: see Work::wait.
   Status wait(Work& work, Deadline deadline, const KeepWaiting& keep_waiting);
@@ -178,6 +183,7 @@ class Engine {
   void time_out_transfer(Transfer& transfer);
   void tell(Channel& channel, std::uint32_t sequence, Notice::Kind kind, const Error& error);
   void refuse(Channel& channel, std::uint32_t sequence, const Error& error);
+  static void refuse_send(Channel& channel, const Notice& notice);
   Run* find_run(const Channel& channel, std::uint32_t sequence) const;
   void note_waiting(Run& run, std::int64_t now_ns);
   void tell_waiting(Run& run, std::int32_t waits_for);

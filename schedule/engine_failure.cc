@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/log.h"
 #include "schedule/diagnosis.h"
 #include "schedule/engine.h"
 
@@ -128,6 +129,23 @@ void Engine::refuse(Channel& channel, std::uint32_t sequence, const Error& error
   }
 }
 
+// A send of ours that was done, since its bytes had left, and that its receiver could not take.
+void Engine::refuse_send(Channel& channel, const Notice& notice) {
+  const auto& members = channel.world_ranks;
+  const auto member = std::find(members.begin(), members.end(), notice.from);
+  const Error error{
+      .code = Code::kMismatch,
+      .culprit = notice.from,
+      .message = fmt::format(
+          "rank {}: an earlier send to rank {} with tag {} in group '{}' was refused there: rank "
+          "{} expected {} bytes. Its bytes had left, so it was reported as done, and this call "
+          "fails in its place; it did nothing else (the group stays usable)",
+          channel.world_rank(), notice.from, transfer_tag(notice.sequence), channel.name,
+          notice.from, notice.peer_info ? notice.peer_info->count : 0)};
+  log(LogLevel::kError, "engine", "{}", error.message);
+  channel.refused_sends.emplace(static_cast<std::uint32_t>(member - members.begin()), error);
+}
+
 void Engine::settle_mismatch(Run& run, std::int64_t now_ns) {
   std::vector<Side> sides;
   if (!gather_sides(run, &sides) && now_ns - run.mismatch_since_ns < kSettleNs) {
@@ -214,6 +232,10 @@ void Engine::on_notice(const Notice& notice) {
   }
   for (Channel* channel : channels_) {
     if (channel->id() != notice.group) {
+      continue;
+    }
+    if (notice.kind == Notice::Kind::kRefused && is_transfer(notice.sequence)) {
+      refuse_send(*channel, notice);
       continue;
     }
     Error error{.code = notice.code, .culprit = notice.culprit, .message = notice.text};

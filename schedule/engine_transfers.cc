@@ -23,24 +23,28 @@ std::string describe_transfer(const Engine::Transfer& transfer) {
 
 }  // namespace
 
-Status Engine::start_transfer(std::unique_ptr<Transfer> transfer) {
-  {
-    const BatonGuard guard(baton_);
-    Channel& channel = *transfer->channel;
-    ISTHMUS_TRY(admit(channel));
-    transfer->deadline_ns = Deadline::after_ms(transfer->timeout_ms).at_ns();
-    transfer->work->set_identity(0, channel.key, Lanes::current_depth());
-    lanes_.issued(transfer->work);
-    outstanding_.fetch_add(1, std::memory_order_relaxed);
-    ++messaging_;
-    transfers_.push_back(std::move(transfer));
-    post_transfers();
+Status Engine::admit_transfer(Channel& channel, std::uint32_t peer) const {
+  ISTHMUS_TRY(admit(channel));
+  if (!channel.refused_sends.empty()) [[unlikely]] {
+    if (auto refusal = channel.refused_sends.extract(peer)) {
+      return std::move(refusal.mapped());
+    }
   }
+  return {};
+}
+
+void Engine::start_transfer(std::unique_ptr<Transfer> transfer) {
+  transfer->deadline_ns = Deadline::after_ms(transfer->timeout_ms).at_ns();
+  transfer->work->set_identity(0, transfer->channel->key, Lanes::current_depth());
+  lanes_.issued(transfer->work);
+  outstanding_.fetch_add(1, std::memory_order_relaxed);
+  ++messaging_;
+  transfers_.push_back(std::move(transfer));
+  post_transfers();
   if (outstanding_.load(std::memory_order_relaxed) != 0) {
     ensure_driver();
     wake_driver();
   }
-  return {};
 }
 
 bool Engine::post_transfers() {

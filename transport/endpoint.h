@@ -28,6 +28,15 @@ constexpr std::uint64_t make_operation(std::uint32_t group, std::uint32_t sequen
          (sequence & 0x7fffffffU);
 }
 
+// Of the low word of an operation: whether it is point to point, and its tag then.
+constexpr bool is_transfer(std::uint32_t sequence) {
+  return (sequence & 0x80000000U) != 0;
+}
+
+constexpr std::uint32_t transfer_tag(std::uint32_t sequence) {
+  return sequence & 0x7fffffffU;
+}
+
 // What a rank says about the operation a message belongs to: in every frame's header, so that the
 // receiver can refuse a message of another operation and name both sides.
 struct OperationInfo {

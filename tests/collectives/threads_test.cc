@@ -2,6 +2,7 @@
 // several threads may share a rank and a group; callbacks may wait for work of their own. Method:
 // worlds over a MemoryStore, one thread a rank.
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <future>
@@ -190,6 +191,42 @@ TEST_P(Threads, AbortEndsTheGroupForEveryone) {
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().culprit, 0);
     EXPECT_FALSE(world.communicator().barrier().ok());
+  });
+}
+
+// The send is done when it is refused: the next message with that rank fails in its place, once.
+TEST_P(Threads, ASendOfAnotherSizeIsToldToBothRanks) {
+  on_ranks(GetParam(), [](World& world) {
+    Communicator& group = world.communicator();
+    std::array<char, 16> bytes{};
+    const Deadline limit = Deadline::after_ms(60'000);
+    if (world.size() > 1 && world.rank() == 1) {
+      Result<WorkRef> wrong = group.start_recv(bytes.data(), 16, 0, 3);
+      ASSERT_TRUE(wrong.ok());
+      const Status refused = (*wrong)->wait(limit);
+      ASSERT_FALSE(refused.ok());
+      EXPECT_EQ(refused.error().code, Code::kMismatch);
+      EXPECT_TRUE((*group.start_send(bytes.data(), 4, 0, 4))->wait(limit).ok());
+      EXPECT_TRUE((*group.start_recv(bytes.data(), 16, 0, 3))->wait(limit).ok());
+      EXPECT_EQ(bytes[0], 'x');
+    }
+    if (world.size() > 1 && world.rank() == 0) {
+      EXPECT_TRUE((*group.start_send(bytes.data(), 8, 1, 3))->wait(limit).ok());
+      Result<WorkRef> next = group.start_recv(bytes.data(), 4, 1, 4);
+      if (next.ok()) {  // The refusal comes before the message it waits for.
+        EXPECT_TRUE((*next)->wait(limit).ok());
+        next = group.start_send(bytes.data(), 16, 1, 3);
+      } else {
+        EXPECT_TRUE((*group.start_recv(bytes.data(), 4, 1, 4))->wait(limit).ok());
+      }
+      ASSERT_FALSE(next.ok());
+      EXPECT_EQ(next.error().code, Code::kMismatch);
+      EXPECT_NE(next.error().message.find("send to rank 1 with tag 3"), std::string::npos);
+      EXPECT_NE(next.error().message.find("16 bytes"), std::string::npos);
+      bytes[0] = 'x';
+      EXPECT_TRUE((*group.start_send(bytes.data(), 16, 1, 3))->wait(limit).ok());
+    }
+    EXPECT_TRUE(group.barrier().ok());
   });
 }
 
