@@ -27,10 +27,10 @@ def run(*arguments, env=None):
 
 
 @contextlib.contextmanager
-def stuck_job():
+def stuck_job(nodes="aa"):
     """A running job; yields its process and the pids of its two ranks. Ended at the end."""
     with tempfile.TemporaryDirectory() as folder:
-        job = subprocess.Popen([STUCK_JOB, str(pathlib.Path(folder, "store"))],
+        job = subprocess.Popen([STUCK_JOB, str(pathlib.Path(folder, "store")), nodes],
                                stdout=subprocess.PIPE, text=True)
         try:
             words = job.stdout.readline().split()
@@ -79,6 +79,15 @@ class Isthmus(unittest.TestCase):
             self.assertIn("all_reduce float32[100] SUM", text.stdout)
             os.kill(pids[1], signal.SIGCONT)
             self.assertEqual(job.wait(timeout=LIMIT_S), 0)
+
+    def test_status_shows_ranks_that_share_no_memory_as_one_group(self):
+        with stuck_job("ab") as (_, pids):
+            group = self.group_of(pids, lambda members: len(members) == 2
+                                  and members[0]["phase"] == "waiting"
+                                  and members[1]["process"] == "stopped")
+            self.assertEqual([member["pid"] for member in group["members"]], pids)
+            self.assertIn(f"rank 1 is waited for: its process {pids[1]} is stopped; "
+                          f"`kill -CONT {pids[1]}` lets it go on", group["verdicts"])
 
     def test_status_of_a_dead_rank(self):
         with stuck_job() as (_, pids):

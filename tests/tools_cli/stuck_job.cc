@@ -3,11 +3,14 @@
 // The tests let rank 1 go on with SIGCONT, and both end with 0. Every wait has a time limit;
 // children die with their parent.
 //
-// Usage: stuck_job DIRECTORY    (for the rendezvous; made here)
+// Usage: stuck_job DIRECTORY [NODES]
+//   DIRECTORY   for the rendezvous; made here
+//   NODES       a letter for each rank; ranks with different ones share no memory
 
 #include <array>
 #include <cstdio>
 #include <memory>
+#include <string>
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -27,7 +30,7 @@ int say(int rank, const isthmus::Error& error) {
   return 1;
 }
 
-int run_rank(int rank, const char* directory) {
+int run_rank(int rank, const char* directory, const std::string& nodes) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::alarm(kTimeLimitS);
   isthmus::Result<std::unique_ptr<isthmus::FileStore>> store =
@@ -38,6 +41,7 @@ int run_rank(int rank, const char* directory) {
   isthmus::WorldOptions options;
   options.rank = rank;
   options.size = kRanks;
+  options.node_id = nodes.substr(static_cast<std::size_t>(rank), 1);
   options.timeout_ms = kTimeLimitS * 1000;
   isthmus::Result<std::unique_ptr<isthmus::World>> world = isthmus::World::create(options, **store);
   if (!world.ok()) {
@@ -60,8 +64,9 @@ int run_rank(int rank, const char* directory) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: stuck_job DIRECTORY\n");
+  const std::string nodes = argc == 3 ? argv[2] : "aa";
+  if (argc < 2 || argc > 3 || nodes.size() != kRanks) {
+    std::fprintf(stderr, "usage: stuck_job DIRECTORY [NODES]\n");
     return 2;
   }
   ::alarm(kTimeLimitS);
@@ -69,7 +74,7 @@ int main(int argc, char** argv) {
   for (int rank = 0; rank < kRanks; ++rank) {
     const pid_t pid = ::fork();
     if (pid == 0) {
-      ::_exit(run_rank(rank, argv[1]));
+      ::_exit(run_rank(rank, argv[1], nodes));
     }
     if (pid < 0) {
       std::perror("fork");

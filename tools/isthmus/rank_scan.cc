@@ -10,12 +10,10 @@
 #include <fstream>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <sstream>
 #include <string_view>
 #include <system_error>
-#include <tuple>
 #include <utility>
 
 #include <fcntl.h>
@@ -265,27 +263,6 @@ RankInGroup member_of(const Found& found, const GroupBlock& block) {
   return member;
 }
 
-// Segments that one process has open belong to one job, and so on from process to process.
-std::vector<std::size_t> jobs_of(const std::vector<Found>& found) {
-  std::vector<std::size_t> job(found.size());
-  std::iota(job.begin(), job.end(), std::size_t{0});
-  std::map<int, std::size_t> job_of_holder;
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    for (const int holder : found[i].holders) {
-      const auto [place, added] = job_of_holder.emplace(holder, job[i]);
-      if (!added && place->second != job[i]) {
-        const std::size_t from = job[i];
-        const std::size_t to = place->second;
-        std::replace(job.begin(), job.end(), from, to);
-        for (auto& [other, other_job] : job_of_holder) {
-          other_job = other_job == from ? to : other_job;
-        }
-      }
-    }
-  }
-  return job;
-}
-
 }  // namespace
 
 std::string_view process_state_name(ProcessState state) {
@@ -295,29 +272,26 @@ std::string_view process_state_name(ProcessState state) {
 }
 
 Result<std::vector<GroupSeen>> scan_ranks() {
-  ISTHMUS_ASSIGN(auto segments, find_segments());
-  std::vector<Found> found;
-  for (auto& [file, segment] : segments) {
-    found.push_back(std::move(segment));
-  }
-  const std::vector<std::size_t> jobs = jobs_of(found);
-  std::map<std::tuple<std::size_t, std::string, std::uint64_t>, GroupSeen> groups;
+  ISTHMUS_ASSIGN(const auto segments, find_segments());
+  // A key holds its job's random nonce: it names one group of one job, also where ranks share no
+  // memory and no process has both segments open.
+  std::map<std::pair<std::string, std::uint64_t>, GroupSeen> groups;
   // On the heap: a block's head alone is too large for a small stack.
   const std::unique_ptr<GroupBlock> block = std::make_unique<GroupBlock>();
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    for (std::size_t index = 0; index < found[i].keys.size(); ++index) {
-      const std::uint64_t key = found[i].keys[index];
-      const std::uint64_t offset = found[i].blocks_offset + index * sizeof(GroupBlock);
-      if (key == 0 || !read_at(found[i].fd, block.get(), kBlockHeadBytes, offset) ||
+  for (const auto& [file, found] : segments) {
+    for (std::size_t index = 0; index < found.keys.size(); ++index) {
+      const std::uint64_t key = found.keys[index];
+      const std::uint64_t offset = found.blocks_offset + index * sizeof(GroupBlock);
+      if (key == 0 || !read_at(found.fd, block.get(), kBlockHeadBytes, offset) ||
           block->key != key || block->rank >= block->ranks || block->ranks > kWorldRanksMax) {
         continue;
       }
       const std::string name = text_of(block->name);
-      GroupSeen& group = groups[{jobs[i], name, key}];
+      GroupSeen& group = groups[{name, key}];
       group.name = name;
       group.key = key;
       group.ranks = block->ranks;
-      group.members.push_back(member_of(found[i], *block));
+      group.members.push_back(member_of(found, *block));
     }
   }
   std::vector<GroupSeen> out;

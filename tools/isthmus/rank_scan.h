@@ -42,8 +42,9 @@ struct GroupSeen {
   std::vector<RankInGroup> members;  // on this machine, by group rank
 };
 
-// Groups of every job of this user on this machine, in a stable order. Fails when /proc cannot be
-// read.
+// Groups of every job on this machine, in a stable order. Not seen: processes that /proc does not
+// show or lets nobody but another user look into (other users, other containers), and ranks that
+// were refused shared memory. Fails when /proc cannot be read.
 Result<std::vector<GroupSeen>> scan_ranks();
 
 }  // namespace isthmus

@@ -107,8 +107,8 @@ std::vector<std::string> verdicts(const GroupSeen& group) {
             ? fmt::format("rank {} is waited for: {}", culprit->world_rank, verdict_on(*culprit))
         : find_member(group, member.waits_for) == nullptr
             ? fmt::format(
-                  "rank {} is waited for, and is not on this machine: run `isthmus "
-                  "status` there",
+                  "rank {} is waited for, and is not seen here: run `isthmus status` on its "
+                  "machine, in its container, as its user",
                   member.waits_for)
             : fmt::format("rank {} and rank {} wait for one another", member.world_rank,
                           member.waits_for);
@@ -187,8 +187,9 @@ int run_status(const StatusOptions& options) {
   }
   if (groups->empty()) {
     fmt::print(
-        "no ranks found: no process of this user on this machine has an isthmus group open (ranks "
-        "that do not use shared memory are not seen)\n");
+        "no ranks found: no process that this user may look into has an isthmus group open (not "
+        "seen: ranks of other users and in other containers, and ranks that warned that they could "
+        "create no shared memory)\n");
     return 0;
   }
   for (const GroupSeen& group : *groups) {
