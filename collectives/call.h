@@ -2,6 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "base/dtype.h"
 #include "schedule/schedule.h"
@@ -16,6 +19,17 @@ namespace isthmus {
 // - all_gather: input[count] to output[count x N]; in place when input is output + rank x count
 // - reduce_scatter: input[count x N] to output[count]; in place when output is input + rank x count
 // - broadcast: output[count], read on the root; input is ignored
+// - reduce: input[count] to the root's output[count]; in place when they are equal
+// - gather: input[count] to the root's output[count x N]; in place as all_gather
+// - scatter: the root's input[count x N] to output[count]; in place as reduce_scatter
+// - all_to_all: block r of input[count x N] to block (own rank) of output[count x N] of rank r; not
+//   in place
+// Buffers that a rank does not have may be null.
+//
+// Blocks may differ in length: `counts` then has N numbers of elements, of the blocks of the whole
+// data, the same on all ranks, and `count` is ignored (all_gather, reduce_scatter). An all_to_all
+// takes both lists, of its own input and its own output: what rank a sends to b is what b takes
+// from a.
 struct Call {
   OpKind op = OpKind::kBarrier;
   DType dtype = DType::kByte;
@@ -25,7 +39,31 @@ struct Call {
   void* output = nullptr;
   std::size_t count = 0;  // elements, see above
   double factor = 1.0;    // PREMUL_SUM: of this rank; other ranks may have another
+  std::span<const std::size_t> counts = {};
+  std::span<const std::size_t> output_counts = {};
 };
+
+// Whether each rank knows only the lengths of its own blocks.
+bool lengths_unknown(const Call& call);
+
+// Elements of the largest block that all ranks know of; of the whole data where it has no blocks.
+std::size_t largest_count(const Call& call);
+
+// Of the buffers of one rank of a group.
+std::size_t input_bytes(const Call& call, std::uint32_t rank, std::uint32_t ranks);
+std::size_t output_bytes(const Call& call, std::uint32_t rank, std::uint32_t ranks);
+
+// First byte of each block and, last, the end.
+std::vector<std::size_t> starts_of(std::span<const std::size_t> counts, std::size_t element_bytes);
+
+// Hash of all that ranks must agree on.
+std::uint32_t signature_of(const Call& call);
+
+// Count that goes beside the signature; kCountVaries where each rank has lengths of its own.
+std::uint64_t announced_count(const Call& call);
+
+// Why a rank cannot make this call; empty when it can.
+std::string why_refused(const Call& call, std::uint32_t rank, std::uint32_t ranks);
 
 // One message as its sender or its receiver states it.
 struct MessageCall {

@@ -73,6 +73,33 @@ class ISTHMUS_API Communicator {
                options);
   }
 
+  // `output` is written on the root only, and may be null elsewhere.
+  Status reduce(const void* input, void* output, std::size_t count, DType dtype, RedOp op, int root,
+                const CallOptions& options = {}) {
+    return run({OpKind::kReduce, dtype, op, static_cast<std::uint32_t>(root), input, output, count},
+               options);
+  }
+
+  Status gather(const void* input, void* output, std::size_t count, DType dtype, int root,
+                const CallOptions& options = {}) {
+    return run({OpKind::kGather, dtype, RedOp::kSum, static_cast<std::uint32_t>(root), input,
+                output, count},
+               options);
+  }
+
+  // `input` is read on the root only, and may be null elsewhere.
+  Status scatter(const void* input, void* output, std::size_t count, DType dtype, int root,
+                 const CallOptions& options = {}) {
+    return run({OpKind::kScatter, dtype, RedOp::kSum, static_cast<std::uint32_t>(root), input,
+                output, count},
+               options);
+  }
+
+  Status all_to_all(const void* input, void* output, std::size_t count, DType dtype,
+                    const CallOptions& options = {}) {
+    return run({OpKind::kAllToAll, dtype, RedOp::kSum, 0, input, output, count}, options);
+  }
+
   // Point to point, in bytes: the n-th send with a tag to a rank meets the n-th receive with that
   // tag from this rank, whatever the order of posting. Sizes must agree, else both ranks fail. A
   // small send may be done before its receiver refuses it: then the next message to or from that

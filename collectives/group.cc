@@ -1,14 +1,12 @@
 #include "collectives/group.h"
 
 #include <cstring>
-#include <limits>
 #include <new>
 
 #include <fmt/format.h>
 
 #include "base/env.h"
 #include "base/fork.h"
-#include "base/hash.h"
 #include "collectives/select.h"
 
 namespace isthmus {
@@ -17,17 +15,9 @@ namespace {
 std::uint64_t plan_key(const Call& call, std::size_t bytes) {
   // All sizes of a class run the same schedule.
   return std::uint64_t{size_class(bytes)} | (static_cast<std::uint64_t>(call.op) << 8) |
-         (static_cast<std::uint64_t>(call.dtype) << 16) |
+         (lengths_unknown(call) ? 1ULL << 62 : 0) | (static_cast<std::uint64_t>(call.dtype) << 16) |
          (static_cast<std::uint64_t>(call.red_op) << 24) |
          (static_cast<std::uint64_t>(call.root) << 32) | (1ULL << 63);
-}
-
-std::uint32_t signature_of(const Call& call) {
-  const std::uint64_t what = static_cast<std::uint64_t>(call.op) |
-                             (static_cast<std::uint64_t>(call.dtype) << 8) |
-                             (static_cast<std::uint64_t>(call.red_op) << 16) |
-                             (static_cast<std::uint64_t>(call.root) << 24);
-  return static_cast<std::uint32_t>(mix64(mix64(what) ^ call.count));
 }
 
 Error forked_error() {
@@ -52,26 +42,12 @@ Status Group::check(const Call& call) const {
   if (call.op == OpKind::kBarrier) {
     return {};
   }
-  const auto refuse = [&](std::string why) {
+  const std::string why = why_refused(call, channel_.rank, channel_.ranks());
+  if (!why.empty()) [[unlikely]] {
     return Error{.code = Code::kInvalidArgument,
                  .culprit = channel_.world_rank(),
                  .message = fmt::format("rank {}: {} in group '{}': {}", channel_.world_rank(),
                                         op_kind_name(call.op), channel_.name, why)};
-  };
-  if (call.root >= channel_.ranks()) {
-    return refuse(
-        fmt::format("root {} is not a rank of a group of {}", call.root, channel_.ranks()));
-  }
-  if (op_traits(call.op).reduces && !reducible(call.dtype, call.red_op)) [[unlikely]] {
-    return refuse(fmt::format("{} does not go with {}: {}", red_op_name(call.red_op),
-                              dtype_name(call.dtype), why_not_reducible(call.dtype, call.red_op)));
-  }
-  if (call.count >
-      std::numeric_limits<std::size_t>::max() / (dtype_bytes(call.dtype) * channel_.ranks())) {
-    return refuse(fmt::format("{} elements overflow the address space", call.count));
-  }
-  if (call.count != 0 && (call.output == nullptr || call.input == nullptr)) {
-    return refuse("a buffer is null");
   }
   return {};
 }
@@ -83,8 +59,7 @@ Status Group::premultiply(const Call& call, Run* run) const {
   if (call.red_op != RedOp::kPremulSum || !traits.reduces || channel_.ranks() == 1) [[likely]] {
     return {};
   }
-  const std::size_t elements = call.count * (traits.output_block ? channel_.ranks() : 1);
-  const std::size_t bytes = elements * dtype_bytes(call.dtype);
+  const std::size_t bytes = input_bytes(call, channel_.rank, channel_.ranks());
   run->scaled_input.reset(new (std::nothrow) std::byte[bytes]);
   if (run->scaled_input == nullptr) {
     return Error{.code = Code::kResource,
@@ -93,7 +68,8 @@ Status Group::premultiply(const Call& call, Run* run) const {
                                         "the operand of PREMUL_SUM",
                                         channel_.world_rank(), traits.name, channel_.name, bytes)};
   }
-  scale_kernel(call.dtype)(run->scaled_input.get(), call.input, elements, call.factor);
+  scale_kernel(call.dtype)(run->scaled_input.get(), call.input, bytes / dtype_bytes(call.dtype),
+                           call.factor);
   return {};
 }
 
@@ -103,8 +79,8 @@ Status Group::run_alone(const Call& call) const {
     scale_kernel(call.dtype)(call.output, call.input, call.count, call.factor);
     return {};
   }
-  const std::size_t bytes = call.count * dtype_bytes(call.dtype);
-  if (call.op != OpKind::kBarrier && bytes != 0 && call.input != call.output) {
+  const std::size_t bytes = output_bytes(call, channel_.rank, channel_.ranks());
+  if (op_traits(call.op).input != Party::kNobody && bytes != 0 && call.input != call.output) {
     std::memmove(call.output, call.input, bytes);
   }
   return {};
@@ -112,7 +88,8 @@ Status Group::run_alone(const Call& call) const {
 
 Result<std::shared_ptr<const Plan>> Group::build_plan(const Call& call, std::size_t bytes) const {
   const Payload payload{.bytes = bytes,
-                        .rounds = dtype_rounds(call.dtype) && op_traits(call.op).reduces};
+                        .rounds = dtype_rounds(call.dtype) && op_traits(call.op).reduces,
+                        .unknown = lengths_unknown(call)};
   ISTHMUS_ASSIGN(const Choice choice, select_algorithm(topology_, call.op, payload, env().ALGO));
   ISTHMUS_ASSIGN(Schedule schedule, choice.algorithm->build({.topology = topology_,
                                                              .rank = channel_.rank,
@@ -153,18 +130,24 @@ void Group::bind(const Call& call, std::size_t bytes, const CallOptions& options
   run->info.dtype = static_cast<std::uint8_t>(call.dtype);
   run->info.red_op = static_cast<std::uint8_t>(call.red_op);
   run->info.root = call.root;
-  run->info.count = call.count;
+  run->info.count = announced_count(call);
   run->input = run->scaled_input != nullptr ? run->scaled_input.get()
                                             : static_cast<const std::byte*>(call.input);
   run->output = static_cast<std::byte*>(call.output);
   run->geometry = Geometry(run->plan->schedule.partition, bytes);
+  if (!call.counts.empty()) [[unlikely]] {
+    const std::size_t element = dtype_bytes(call.dtype);
+    run->uneven = std::make_unique<Uneven>(
+        run->plan->schedule, run->geometry.unit_bytes(), starts_of(call.counts, element),
+        starts_of(call.output_counts.empty() ? call.counts : call.output_counts, element));
+  }
   run->timeout_ms = options.timeout_ms >= 0 ? options.timeout_ms
                                             : channel_.timeout_ms.load(std::memory_order_relaxed);
 }
 
 Status Group::run(const Call& call, const CallOptions& options) {
   ISTHMUS_TRY(check(call));
-  const std::size_t bytes = call.count * dtype_bytes(call.dtype);
+  const std::size_t bytes = largest_count(call) * dtype_bytes(call.dtype);
   Run run;
   ISTHMUS_TRY(premultiply(call, &run));
   const BatonGuard guard(engine_.baton());
@@ -187,7 +170,7 @@ Status Group::run(const Call& call, const CallOptions& options) {
 
 Result<WorkRef> Group::start(const Call& call, const CallOptions& options) {
   ISTHMUS_TRY(check(call));
-  const std::size_t bytes = call.count * dtype_bytes(call.dtype);
+  const std::size_t bytes = largest_count(call) * dtype_bytes(call.dtype);
   auto run = std::make_unique<Run>();
   ISTHMUS_TRY(premultiply(call, run.get()));
   const BatonGuard guard(engine_.baton());

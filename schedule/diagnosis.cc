@@ -50,7 +50,8 @@ std::string describe_call(std::uint32_t sequence, const OperationInfo& info) {
   const OpKind kind = static_cast<OpKind>(info.kind);
   std::string text = fmt::format("{} #{}", op_kind_name(kind), sequence);
   if (has_buffers(kind)) {
-    text += fmt::format(" {}[{}]", dtype_name(static_cast<DType>(info.dtype)), info.count);
+    const std::string count = info.count == kCountVaries ? "varying" : fmt::to_string(info.count);
+    text += fmt::format(" {}[{}]", dtype_name(static_cast<DType>(info.dtype)), count);
   }
   if (op_traits(kind).reduces) {
     text += fmt::format(" {}", red_op_name(static_cast<RedOp>(info.red_op)));

@@ -34,15 +34,14 @@ std::uint32_t units_of(const Schedule& schedule, Space space) {
 // A span of a caller's buffer has the same length as the step's marks for every byte count.
 Status check_caller_place(const Schedule& schedule, std::size_t index, const Place& place) {
   const Step& step = schedule.steps[index];
-  const Partition& partition = schedule.partition;
   const std::uint32_t length = step.end - step.begin;
   const std::uint32_t marks = schedule.caller_marks(place.space);
   if (place.at > marks || length > marks - place.at) {
     return fault(schedule, index, "a span leaves the caller's buffer");
   }
-  const bool same = partition.ranked
-                        ? place.at % partition.pieces() == step.begin % partition.pieces()
-                        : place.at == step.begin;
+  // Blocks may differ in length: a span has the length of just these marks.
+  const bool same = op_traits(schedule.op).in_place ? caller_mark(schedule, place) == step.begin
+                                                    : place.at == step.begin;
   if (!same && length > 0) {
     return fault(schedule, index, "a span of a caller's buffer has another length than its marks");
   }

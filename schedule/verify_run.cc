@@ -171,10 +171,12 @@ Status Run::pair_messages(std::uint32_t operation) {
 Status Run::pair(std::uint32_t send, std::uint32_t recv) {
   const Step& out = step_of(send);
   const Step& in = step_of(recv);
-  const Partition& partition = part_of(send).schedule->partition;
+  const Schedule& schedule = *part_of(send).schedule;
   const std::uint32_t length = out.end - out.begin;
-  const bool same_place =
-      partition.ranked ? (out.begin - in.begin) % partition.pieces() == 0 : out.begin == in.begin;
+  // An all_to_all's block has the receiver's number where it leaves, the sender's where it arrives.
+  const bool same_place = schedule.op == OpKind::kAllToAll
+                              ? (out.begin - in.begin) % schedule.partition.pieces() == 0
+                              : out.begin == in.begin;
   if (length != in.end - in.begin || (length > 0 && !same_place)) {
     return fault_at(recv,
                     fmt::format("the sender's message has another length: {}", describe(out)));

@@ -37,6 +37,9 @@ constexpr std::uint32_t transfer_tag(std::uint32_t sequence) {
   return sequence & 0x7fffffffU;
 }
 
+// OperationInfo::count of an operation in which each rank has lengths of its own.
+inline constexpr std::uint64_t kCountVaries = ~std::uint64_t{0};
+
 // What a rank says about the operation a message belongs to: in every frame's header, so that the
 // receiver can refuse a message of another operation and name both sides.
 struct OperationInfo {

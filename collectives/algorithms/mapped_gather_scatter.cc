@@ -25,7 +25,7 @@ void gather_piece(Builder& b, Place place, std::uint32_t piece, std::uint32_t pi
 }
 
 Result<Schedule> gather_shown(Builder& b, Place place) {
-  b.copy(place, Builder::input(0), 0, 1);
+  b.copy(place, Builder::input(0), b.local(), b.local() + 1);
   b.publish(kAnnounceLine, 1);
   b.await_all(kAnnounceLine, 1);
   gather_piece(b, place, 0, 1);
@@ -53,7 +53,8 @@ Result<Schedule> staged_all_gather(const Request& request) {
     if (piece >= slots) {
       b.await_all(kRead, piece - slots + 1);
     }
-    b.copy(b.stage(request.tuning.slot(piece)), Builder::input(piece), piece, piece + 1);
+    const std::uint32_t own = b.local() * pieces + piece;
+    b.copy(b.stage(request.tuning.slot(piece)), Builder::input(piece), own, own + 1);
     b.publish(piece == 0 ? kAnnounceLine : kStaged, piece + 1);
   };
 

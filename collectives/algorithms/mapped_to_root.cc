@@ -23,9 +23,10 @@ Partition whole(const Request& request) {
 }
 
 // Every rank but the root shows its data; the root, having seen all, takes it.
-void show_to_root(Builder& b, Place place, std::uint32_t root) {
+// `own` is the mark of its data.
+void show_to_root(Builder& b, Place place, std::uint32_t own, std::uint32_t root) {
   if (b.local() != root) {
-    b.copy(place, Builder::input(0), 0, 1);
+    b.copy(place, Builder::input(0), own, own + 1);
   }
   b.publish(kAnnounceLine, 1);
   b.await_all(kAnnounceLine, 1);
@@ -33,13 +34,13 @@ void show_to_root(Builder& b, Place place, std::uint32_t root) {
 
 // The same piece by piece: what all ranks but the root do. The announcement doubles as "piece 0 is
 // staged", and the last thing that a rank does is to look at everyone's.
-Result<Schedule> stage_for_root(Builder& b, const Request& request) {
+Result<Schedule> stage_for_root(Builder& b, const Request& request, std::uint32_t own) {
   const Tuning& tuning = request.tuning;
   for (std::uint32_t piece = 0; piece < tuning.pieces; ++piece) {
     if (piece >= tuning.slots) {
       b.await(kRead, piece - tuning.slots + 1, request.root, 1);
     }
-    b.copy(b.stage(tuning.slot(piece)), Builder::input(piece), piece, piece + 1);
+    b.copy(b.stage(tuning.slot(piece)), Builder::input(piece), own + piece, own + piece + 1);
     b.publish(piece == 0 ? kAnnounceLine : kStaged, piece + 1);
   }
   b.await_all(kAnnounceLine, 1);
@@ -61,7 +62,7 @@ Result<Schedule> take_from_all(Builder& b, const Tuning& tuning, const Take& tak
 }
 
 Result<Schedule> reduce_shown(Builder& b, Place place, std::uint32_t root) {
-  show_to_root(b, place, root);
+  show_to_root(b, place, 0, root);
   if (b.local() == root) {
     b.reduce_locals(Builder::output(0), place, 0, 1, true, true);
   }
@@ -79,7 +80,7 @@ void collect_blocks(Builder& b, Place place, std::uint32_t piece, std::uint32_t 
 }
 
 Result<Schedule> gather_shown(Builder& b, Place place, std::uint32_t root) {
-  show_to_root(b, place, root);
+  show_to_root(b, place, b.local(), root);
   if (b.local() == root) {
     collect_blocks(b, place, 0, 1);
   }
@@ -156,7 +157,7 @@ Result<Schedule> slot_reduce(const Request& request) {
 Result<Schedule> flat_reduce(const Request& request) {
   Builder b = start_to_root(request, OpKind::kReduce, "flat_reduce", whole(request));
   if (b.local() != request.root) {
-    return stage_for_root(b, request);
+    return stage_for_root(b, request, 0);
   }
   return take_from_all(b, request.tuning, [&](std::uint32_t piece) {
     b.reduce_locals(Builder::output(piece), b.stage(request.tuning.slot(piece)), piece, piece + 1,
@@ -202,7 +203,7 @@ Result<Schedule> slot_gather(const Request& request) {
 Result<Schedule> staged_gather(const Request& request) {
   Builder b = start_to_root(request, OpKind::kGather, "staged_gather", ranked_partition(request));
   if (b.local() != request.root) {
-    return stage_for_root(b, request);
+    return stage_for_root(b, request, b.local() * request.tuning.pieces);
   }
   return take_from_all(b, request.tuning, [&](std::uint32_t piece) {
     collect_blocks(b, b.stage(request.tuning.slot(piece)), piece, request.tuning.pieces);

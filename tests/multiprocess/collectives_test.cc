@@ -132,6 +132,161 @@ TEST_P(Collectives, BroadcastFromEveryRootAndBarrier) {
   });
 }
 
+TEST_P(Collectives, ReduceGatherAndScatterWithEveryRoot) {
+  expect_all([](World& world) {
+    Communicator& group = world.communicator();
+    const auto ranks = static_cast<std::size_t>(group.size());
+    for (const std::size_t count : kCounts) {
+      for (int root = 0; root < group.size(); ++root) {
+        const bool is_root = world.rank() == root;
+        const std::vector<float> mine = values(world.rank(), count);
+        const std::vector<float> full = values(world.rank(), count * ranks);
+        // A rank without an output may pass none.
+        std::vector<float> sum(is_root ? count : 0, -1.0F);
+        std::vector<float> all(is_root ? count * ranks : 0, -1.0F);
+        std::vector<float> part(count + 1, -1.0F);
+        REQUIRE_OK(group.reduce(mine.data(), is_root ? sum.data() : nullptr, count, DType::kFloat32,
+                                RedOp::kSum, root));
+        REQUIRE_OK(group.gather(mine.data(), is_root ? all.data() : nullptr, count, DType::kFloat32,
+                                root));
+        REQUIRE_OK(group.scatter(is_root ? full.data() : nullptr, part.data(), count,
+                                 DType::kFloat32, root));
+        for (std::size_t i = 0; i < sum.size(); ++i) {
+          REQUIRE_RANK(sum[i] == sum_at(group.size(), i));
+        }
+        for (std::size_t owner = 0; is_root && owner < ranks; ++owner) {
+          const std::vector<float> theirs = values(static_cast<int>(owner), count);
+          REQUIRE_RANK(std::equal(theirs.begin(), theirs.end(),
+                                  all.begin() + static_cast<std::ptrdiff_t>(owner * count)));
+        }
+        const std::vector<float> roots = values(root, count * ranks);
+        const auto first = static_cast<std::size_t>(world.rank()) * count;
+        REQUIRE_RANK(std::equal(part.begin(), part.end() - 1,
+                                roots.begin() + static_cast<std::ptrdiff_t>(first)));
+        REQUIRE_RANK(part[count] == -1.0F);
+        if (count > 100'000) {
+          break;
+        }
+      }
+    }
+    return 0;
+  });
+}
+
+// What rank `from` has for rank `to`.
+float exchanged(std::size_t from, std::size_t to, std::size_t i) {
+  return static_cast<float>(from * 1000 + to * 100 + i % 97);
+}
+
+TEST_P(Collectives, AllToAll) {
+  expect_all([](World& world) {
+    Communicator& group = world.communicator();
+    const auto ranks = static_cast<std::size_t>(group.size());
+    const auto own = static_cast<std::size_t>(world.rank());
+    for (const std::size_t count : kCounts) {
+      std::vector<float> in(count * ranks);
+      std::vector<float> out(count * ranks + 1, -1.0F);
+      for (std::size_t i = 0; i < in.size(); ++i) {
+        in[i] = exchanged(own, i / count, i % count);
+      }
+      REQUIRE_OK(group.all_to_all(in.data(), out.data(), count, DType::kFloat32));
+      for (std::size_t i = 0; i < in.size(); ++i) {
+        REQUIRE_RANK(out[i] == exchanged(i / count, own, i % count));
+      }
+      REQUIRE_RANK(out[count * ranks] == -1.0F);
+    }
+    std::vector<float> same(ranks);
+    const Status refused = group.all_to_all(same.data(), same.data(), 1, DType::kFloat32);
+    REQUIRE_RANK(!refused.ok() && refused.error().code == Code::kInvalidArgument);
+    REQUIRE_OK(group.barrier());
+    return 0;
+  });
+}
+
+// Elements that rank `from` has for rank `to`: some of them none.
+std::size_t length_between(std::size_t from, std::size_t to, std::size_t scale) {
+  return (from * 5 + to * 3) % 4 * scale;
+}
+
+TEST_P(Collectives, AllToAllOfLengthsThatOnlyTwoRanksKnow) {
+  expect_all([](World& world) {
+    Communicator& group = world.communicator();
+    const auto ranks = static_cast<std::size_t>(group.size());
+    const auto own = static_cast<std::size_t>(world.rank());
+    for (const std::size_t scale :
+         {std::size_t{0}, std::size_t{1}, std::size_t{1000}, std::size_t{100'003}}) {
+      std::vector<std::size_t> out_counts(ranks);
+      std::vector<std::size_t> in_counts(ranks);
+      std::vector<float> in;
+      std::vector<float> wanted;
+      for (std::size_t peer = 0; peer < ranks; ++peer) {
+        in_counts[peer] = length_between(own, peer, scale);
+        out_counts[peer] = length_between(peer, own, scale);
+        for (std::size_t i = 0; i < in_counts[peer]; ++i) {
+          in.push_back(exchanged(own, peer, i));
+        }
+        for (std::size_t i = 0; i < out_counts[peer]; ++i) {
+          wanted.push_back(exchanged(peer, own, i));
+        }
+      }
+      std::vector<float> out(wanted.size(), -1.0F);
+      REQUIRE_OK(group.run({.op = OpKind::kAllToAll,
+                            .dtype = DType::kFloat32,
+                            .input = in.data(),
+                            .output = out.data(),
+                            .counts = in_counts,
+                            .output_counts = out_counts}));
+      REQUIRE_RANK(out == wanted);
+    }
+    return 0;
+  });
+}
+
+TEST_P(Collectives, AllGatherAndReduceScatterOfUnevenBlocks) {
+  expect_all([](World& world) {
+    Communicator& group = world.communicator();
+    const auto ranks = static_cast<std::size_t>(group.size());
+    const auto own = static_cast<std::size_t>(world.rank());
+    for (const std::size_t scale : {std::size_t{1}, std::size_t{500}, std::size_t{70'001}}) {
+      std::vector<std::size_t> counts(ranks);
+      std::size_t whole = 0;
+      std::size_t first = 0;
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        counts[rank] = rank % 3 * scale + (rank == 1 ? 1 : 0);
+        first += rank < own ? counts[rank] : 0;
+        whole += counts[rank];
+      }
+      const std::vector<float> mine = values(world.rank(), counts[own]);
+      std::vector<float> all(whole + 1, -1.0F);
+      REQUIRE_OK(group.run({.op = OpKind::kAllGather,
+                            .dtype = DType::kFloat32,
+                            .input = mine.data(),
+                            .output = all.data(),
+                            .counts = counts}));
+      std::size_t at = 0;
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        for (const float value : values(static_cast<int>(rank), counts[rank])) {
+          REQUIRE_RANK(all[at++] == value);
+        }
+      }
+      REQUIRE_RANK(all[whole] == -1.0F);
+      const std::vector<float> full = values(world.rank(), whole);
+      std::vector<float> part(counts[own] + 1, -1.0F);
+      REQUIRE_OK(group.run({.op = OpKind::kReduceScatter,
+                            .dtype = DType::kFloat32,
+                            .red_op = RedOp::kSum,
+                            .input = full.data(),
+                            .output = part.data(),
+                            .counts = counts}));
+      for (std::size_t i = 0; i < counts[own]; ++i) {
+        REQUIRE_RANK(part[i] == sum_at(group.size(), first + i));
+      }
+      REQUIRE_RANK(part[counts[own]] == -1.0F);
+    }
+    return 0;
+  });
+}
+
 TEST_P(Collectives, ManyAsynchronousOperationsEndInAnyOrderOfWaits) {
   expect_all([](World& world) {
     Communicator& group = world.communicator();
