@@ -220,6 +220,9 @@ TEST_P(Messages, SizesThatDifferFailBothRanks) {
           wait(world.rank() == 0 ? group.start_send(mine.data(), mine.size(), peer, 1)
                                  : group.start_recv(mine.data(), mine.size(), peer, 1));
       REQUIRE_RANK(!status.ok() && status.error().code == Code::kMismatch);
+      for (const char* size : {"20000 bytes", "20001 bytes"}) {
+        REQUIRE_RANK(status.error().message.find(size) != std::string::npos);
+      }
       std::vector<char> more(30'000, static_cast<char>(round));
       std::vector<char> got(30'000);
       const Result<WorkRef> send = group.start_send(more.data(), more.size(), peer, 2);

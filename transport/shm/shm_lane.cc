@@ -76,9 +76,8 @@ Result<Endpoint::Post> ShmLane::post_send(const Tag& tag, const OperationInfo& i
   if (out != nullptr && out->state != Outgoing::State::kCreditOnly) {
     return tag_in_use(tag, "sent to");
   }
-  const std::optional<std::size_t> credit =
-      out != nullptr ? std::optional<std::size_t>(out->bytes) : std::nullopt;
-  const bool eager = !credit && data.size() <= kEagerBytes && within_quota(data.size());
+  const bool credited = out != nullptr;
+  const bool eager = !credited && data.size() <= kEagerBytes && within_quota(data.size());
   if (eager) {
     eager_sent_ += eager_cost(data.size());
     if (!has_output() && write_eager(tag, info, data)) {
@@ -88,17 +87,15 @@ Result<Endpoint::Post> ShmLane::post_send(const Tag& tag, const OperationInfo& i
   }
   if (out == nullptr) {
     out = add_send(tag, eager ? Outgoing::State::kEager : Outgoing::State::kRequested, 0);
-  } else {
-    --early_credits_;
-    out->state = Outgoing::State::kBulk;
   }
+  const FrameBody credit{.info = out->info, .message_bytes = out->bytes};
   ++sends_;
   out->info = info;
   out->data = data.data();
   out->bytes = data.size();
   out->token = token;
-  if (credit) {
-    return send_credited(out, *credit);
+  if (credited) {
+    return send_credited(out, credit);
   }
   if (eager) {
     eager_.push(out);
@@ -110,13 +107,13 @@ Result<Endpoint::Post> ShmLane::post_send(const Tag& tag, const OperationInfo& i
   return Post::kPosted;
 }
 
-// The receiver was first: its credit, for so many bytes, is here.
-Result<Endpoint::Post> ShmLane::send_credited(Outgoing* out, std::size_t credit) {
-  if (credit != out->bytes) {
+// The receiver was first: what its credit said is here.
+Endpoint::Post ShmLane::send_credited(Outgoing* out, const FrameBody& credit) {
+  --early_credits_;
+  out->state = Outgoing::State::kBulk;
+  if (credit.message_bytes != out->bytes) {
     push_control(FrameType::kRefuse, out->tag, out->info, out->bytes, kRefusesRecv);
-    FrameBody refusal;
-    refusal.message_bytes = credit;
-    fail_send(out, Code::kMismatch, &refusal);
+    fail_send(out, Code::kMismatch, &credit);
   } else {
     bulk_.push(out);
   }

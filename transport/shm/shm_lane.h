@@ -54,7 +54,7 @@ class ShmLane final : public Endpoint {
 
  private:
   // shm_lane.cc: posts, completions and the end.
-  Result<Post> send_credited(Outgoing* out, std::size_t credit);
+  Post send_credited(Outgoing* out, const FrameBody& credit);
   bool within_quota(std::size_t bytes);
   Error tag_in_use(const Tag& tag, const char* direction) const;
   Outgoing* add_send(const Tag& tag, Outgoing::State state, std::size_t bytes);

@@ -198,7 +198,7 @@ void ShmLane::on_credit(const Tag& tag, const FrameBody& body) {
       broken(fmt::format("more than {} early credits are waiting", 2 * kPostsMax));
       return;
     }
-    add_send(tag, Outgoing::State::kCreditOnly, body.message_bytes);
+    add_send(tag, Outgoing::State::kCreditOnly, body.message_bytes)->info = body.info;
     ++early_credits_;
     return;
   }

@@ -64,8 +64,10 @@ Result<Endpoint::Post> Lane::post_send(const Tag& tag, const OperationInfo& info
     return tag_in_use(tag, "sent to");
   }
   const bool credited = out != nullptr;
-  const std::size_t credit = credited ? out->bytes : 0;
+  FrameHeader credit;
   if (credited) {
+    credit = make_header(FrameType::kCredit, tag, out->info);
+    credit.message_bytes = out->bytes;
     --early_credits_;
   } else {
     out = shared_->outgoing.take();
@@ -79,13 +81,11 @@ Result<Endpoint::Post> Lane::post_send(const Tag& tag, const OperationInfo& info
   out->token = token;
   inline_ = out;
   inline_done_ = false;
-  if (credited && credit != data.size()) {
+  if (credited && credit.message_bytes != data.size()) {
     out->state = Outgoing::State::kBulk;
     push_control(FrameType::kRefuse, tag, info, data.size(), kFlagRefusesRecv);
     inline_ = nullptr;
-    FrameHeader refusal;
-    refusal.message_bytes = credit;
-    fail_send(out, Code::kMismatch, &refusal);
+    fail_send(out, Code::kMismatch, &credit);
   } else if (credited) {
     out->state = Outgoing::State::kBulk;
     out->queued = true;

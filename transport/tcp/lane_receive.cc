@@ -286,6 +286,7 @@ bool Lane::on_credit() {
     out = shared_->outgoing.take();
     out->tag = tag;
     out->state = Outgoing::State::kCreditOnly;
+    out->info = frame_info(header);
     out->bytes = header.message_bytes;
     outgoing_.insert(out);
     ++early_credits_;
