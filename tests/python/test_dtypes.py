@@ -27,8 +27,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "dtypes.md"
 
 def documented() -> dict[tuple[str, str], bool]:
     """The table of docs/dtypes.md: whether (type, operation) is supported."""
-    rows = [line.strip("|\n ").split(" | ") for line in PAGE.read_text().splitlines()
-            if line.startswith("| ")]
+    lines = PAGE.read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
     head = rows[0][1:]
     assert head == OPS
     return {(row[0], op): cell == "yes" for row in rows[1:] for op, cell in zip(head, row[1:])}
@@ -56,8 +56,8 @@ def operand(rank: int, count: int, name: str, op: str) -> torch.Tensor:
     if name in ("float64", "float32", "float16", "bfloat16", "float8_e5m2"):
         numbers[random.random(count) < 0.01] = np.inf
         numbers[random.random(count) < 0.01] = -np.inf
-    tiny = 2.0 ** {"float64": -1070, "float32": -145, "bfloat16": -130, "float16": -23}.get(name, -9)
-    numbers[random.random(count) < 0.02] = tiny * 3
+    least = {"float64": -1070, "float32": -145, "bfloat16": -130, "float16": -23}.get(name, -9)
+    numbers[random.random(count) < 0.02] = 3 * 2.0**least
     return torch.from_numpy(numbers).to(dtype)
 
 

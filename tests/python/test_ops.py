@@ -15,7 +15,19 @@ SIZES = [0, 1, 1021, 70000]
 LARGE = 5_000_000
 REDUCED = ["float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8"]
 FLOATS = REDUCED[:4]
-MOVED = [*REDUCED, "int8", "int16", "bool", "complex64", "float8_e4m3fn", "float8_e5m2"]
+MOVED = [
+    *REDUCED,
+    "int8",
+    "int16",
+    "uint16",
+    "uint64",
+    "bool",
+    "complex64",
+    "complex128",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e8m0fnu",
+]
 OPS = ["SUM", "AVG", "PRODUCT", "MIN", "MAX"]
 
 
