@@ -75,11 +75,11 @@ Status Group::premultiply(const Call& call, Run* run) const {
 
 // A group of one: the reduction of one operand is a copy, but for a factor.
 Status Group::run_alone(const Call& call) const {
+  const std::size_t bytes = output_bytes(call, channel_.rank, channel_.ranks());
   if (op_traits(call.op).reduces && call.red_op == RedOp::kPremulSum) {
-    scale_kernel(call.dtype)(call.output, call.input, call.count, call.factor);
+    scale_kernel(call.dtype)(call.output, call.input, bytes / dtype_bytes(call.dtype), call.factor);
     return {};
   }
-  const std::size_t bytes = output_bytes(call, channel_.rank, channel_.ranks());
   if (op_traits(call.op).input != Party::kNobody && bytes != 0 && call.input != call.output) {
     std::memmove(call.output, call.input, bytes);
   }
