@@ -305,10 +305,7 @@ bool Engine::begin(Run& run) {
   }
   channel.own->infos[run.sequence % kAnnounceRing] = run.info;
   if (schedule.scratch_units != 0) {
-    const std::size_t bytes = std::size_t{schedule.scratch_units} * run.geometry.unit_bytes();
-    run.scratch_memory.resize(bytes + kCacheLine);
-    const auto address = reinterpret_cast<std::uintptr_t>(run.scratch_memory.data());
-    run.scratch = run.scratch_memory.data() + (align_line(address) - address);
+    run.scratch = scratch_.take(std::size_t{schedule.scratch_units} * run.geometry.unit_bytes());
   }
   run.state = Run::State::kActive;
   runs_.push_back(&run);
@@ -414,6 +411,7 @@ void Engine::finish(Run& run) {
     std::erase(channel.pending, &run);
   }
   retire(run);
+  scratch_.give(std::move(run.scratch));
   if (run.sequence - channel.finished <= kActiveMax) {
     channel.finished_above |= 1ULL << (run.sequence - channel.finished - 1);
     while ((channel.finished_above & 1) != 0) {

@@ -212,6 +212,7 @@ class Engine {
   std::vector<std::unique_ptr<Run>> graveyard_;  // done, freed by the next pass
   std::vector<std::unique_ptr<Transfer>> transfers_;
   std::vector<std::unique_ptr<Transfer>> transfer_graveyard_;
+  ScratchPool scratch_;
   std::vector<Left> left_;
   std::vector<Suspect> suspects_;
   std::vector<int> departed_;         // world ranks that said goodbye

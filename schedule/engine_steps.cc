@@ -81,7 +81,7 @@ std::byte* Engine::locate(Run& run, const Place& place) const {
       return run.output + (run.uneven == nullptr ? run.geometry.offset(place.at)
                                                  : run.uneven->output_offset(place.at));
     case Space::kScratch:
-      return run.scratch + std::size_t{place.at} * run.geometry.unit_bytes();
+      return run.scratch.memory.get() + std::size_t{place.at} * run.geometry.unit_bytes();
     case Space::kNone:
       return nullptr;
     default:

@@ -13,6 +13,7 @@
 #include "kernels/reduce.h"
 #include "schedule/geometry.h"
 #include "schedule/schedule.h"
+#include "schedule/scratch.h"
 #include "schedule/uneven.h"
 #include "schedule/work.h"
 #include "transport/endpoint.h"
@@ -66,8 +67,7 @@ struct Run {
   std::int64_t mismatch_since_ns =
       0;  // a peer's signature differs: since when the others are awaited
   std::optional<Error> error;
-  std::vector<std::byte> scratch_memory;
-  std::byte* scratch = nullptr;
+  ScratchPool::Block scratch;
   std::vector<std::uint32_t> waits;                 // dataflow: unmet dependencies of each step
   std::vector<std::uint32_t> ready;                 // dataflow: may run now
   std::vector<std::uint32_t> awaiting;              // dataflow: Awaits not yet satisfied
