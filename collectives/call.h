@@ -65,6 +65,9 @@ std::uint64_t announced_count(const Call& call);
 // Why a rank cannot make this call; empty when it can.
 std::string why_refused(const Call& call, std::uint32_t rank, std::uint32_t ranks);
 
+// Tags of messages go from 0 to here.
+inline constexpr std::uint32_t kTagMax = 0x7fffffffU;
+
 // One message as its sender or its receiver states it.
 struct MessageCall {
   bool is_recv = false;

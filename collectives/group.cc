@@ -210,6 +210,13 @@ Result<WorkRef> Group::start_message(const MessageCall& call, const CallOptions&
                                channel_.world_rank(), call.is_recv ? "recv" : "send", call.peer,
                                channel_.ranks(), channel_.name)};
   }
+  if (call.tag > kTagMax) {
+    return Error{.code = Code::kInvalidArgument,
+                 .culprit = channel_.world_rank(),
+                 .message = fmt::format("rank {}: a message in group '{}' has tag {}, expected one "
+                                        "from 0 to {}",
+                                        channel_.world_rank(), channel_.name, call.tag, kTagMax)};
+  }
   auto transfer = std::make_unique<Engine::Transfer>();
   auto work = std::make_shared<Work>(&engine_);
   transfer->channel = &channel_;

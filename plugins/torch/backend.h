@@ -22,7 +22,7 @@ namespace isthmus::plugin {
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 // Tag of point-to-point messages inside collectives; users' tags are below.
-inline constexpr std::uint32_t kInternalTag = 0x80000000U;
+inline constexpr std::uint32_t kInternalTag = kTagMax;
 
 struct Options final : c10d::Backend::Options {
   explicit Options(milliseconds limit = kBackendDefaultTimeout)
@@ -320,8 +320,9 @@ class BackendIsthmus final : public c10d::Backend {
   }
 
   static std::uint32_t user_tag(int tag) {
-    if (tag < 0) {
-      refuse(Code::kInvalidArgument, c10::str("isthmus takes tags from 0 up, got ", tag, "."));
+    if (tag < 0 || static_cast<std::uint32_t>(tag) >= kInternalTag) {
+      refuse(Code::kInvalidArgument,
+             c10::str("isthmus takes tags from 0 to ", kInternalTag - 1, ", got ", tag, "."));
     }
     return static_cast<std::uint32_t>(tag);
   }

@@ -240,6 +240,10 @@ TEST_P(Threads, BadCallsAreRefusedBeforeAnythingMoves) {
     const Status root = group.broadcast(&value, 1, DType::kFloat32, 99);
     ASSERT_FALSE(root.ok());
     EXPECT_NE(root.error().message.find("root 99"), std::string::npos);
+    const Result<WorkRef> tag =
+        group.start_send(&value, 4, world.size() - 1 - world.rank(), kTagMax + 1);
+    ASSERT_FALSE(tag.ok());
+    EXPECT_EQ(tag.error().code, Code::kInvalidArgument);
     const Status kernel = group.all_reduce(&value, &value, 1, DType::kByte, RedOp::kSum);
     ASSERT_FALSE(kernel.ok());
     EXPECT_TRUE(group.all_reduce(&value, &value, 1, DType::kFloat32, RedOp::kSum).ok());

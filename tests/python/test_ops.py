@@ -235,6 +235,25 @@ def all_to_all() -> None:
         equal(torch.cat(outputs), torch.cat(wanted))
 
 
+def all_to_all_beside_messages() -> None:
+    """A message with tag 0 that is under way and the messages of a collective do not meet."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    after, before = (rank + 1) % size, (rank - 1) % size
+    work = dist.irecv(got := torch.empty(4), before, tag=0)
+    output = torch.empty(8 * size)
+    dist.all_to_all_single(output, torch.full((8 * size,), float(rank)))
+    assert torch.equal(output, torch.arange(size).repeat_interleave(8).float())
+    sent = dist.isend(torch.full((4,), rank + 7.0), after, tag=0)
+    work.wait()
+    sent.wait()
+    equal(got, torch.full((4,), before + 7.0))
+    try:
+        dist.isend(got, after, tag=2**31 - 1)
+        raise AssertionError("a tag out of bounds was accepted")
+    except ValueError as error:
+        assert "tags" in str(error)
+
+
 def point_to_point() -> None:
     """By tag, receives posted in the other order than sends; then a large message each way."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -341,6 +360,7 @@ def test_lists(pool, size, uneven):
         "functional",
         "rooted",
         "all_to_all",
+        "all_to_all_beside_messages",
         "point_to_point",
         "scaled_sum",
         "objects",
