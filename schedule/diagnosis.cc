@@ -1,7 +1,6 @@
 #include "schedule/diagnosis.h"
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 
 #include <fmt/format.h>
@@ -228,19 +227,6 @@ bool gather_sides(const Run& run, std::vector<Side>* sides) {
     }
   }
   return all;
-}
-
-bool process_stopped(int pid) {
-  if (pid <= 0) {
-    return false;
-  }
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  std::getline(file, line);
-  // The name in brackets may hold anything; the state is the letter after the last one.
-  const std::size_t bracket = line.rfind(')');
-  return bracket != std::string::npos && bracket + 2 < line.size() &&
-         (line[bracket + 2] == 'T' || line[bracket + 2] == 't' || line[bracket + 2] == 'Z');
 }
 
 }  // namespace isthmus

@@ -60,7 +60,4 @@ Error mismatch_between(const Channel& channel, std::uint32_t sequence,
 // Local ranks' announcements of this run's sequence number; false while some are missing.
 bool gather_sides(const Run& run, std::vector<Side>* sides);
 
-// True when the process is stopped (SIGSTOP, a debugger) or a zombie, from /proc.
-bool process_stopped(int pid);
-
 }  // namespace isthmus

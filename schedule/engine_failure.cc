@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "base/process.h"
 #include "schedule/diagnosis.h"
 #include "schedule/engine.h"
 
@@ -353,7 +354,7 @@ void Engine::time_out(Run& run, std::int64_t now_ns) {
     guilty = wait.world_ranks;
   }
   std::string state;
-  if (guilty.size() == 1 && process_stopped(node_->pid_of(guilty.front()))) {
+  if (guilty.size() == 1 && process_state(node_->pid_of(guilty.front())) == ProcessState::kStopped) {
     state = " (its process is stopped)";
   }
   const std::string who = guilty.empty() ? std::string("a peer") : describe_ranks(guilty) + state;

@@ -23,6 +23,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/process.h"
 #include "transport/mapped.h"
 #include "transport/shm/segment.h"
 
@@ -177,33 +178,6 @@ int owner_pid(const Found& found) {
   return 0;
 }
 
-ProcessState state_of(int pid) {
-  std::ifstream file(proc_path(pid, "stat"));
-  std::string line;
-  if (!std::getline(file, line)) {
-    return ProcessState::kDead;
-  }
-  // The name may hold anything, so the state is looked for behind its last parenthesis.
-  const std::size_t end = line.rfind(')');
-  const char state = end != std::string::npos && end + 2 < line.size() ? line[end + 2] : '?';
-  switch (state) {
-    case 'R':
-      return ProcessState::kRunning;
-    case 'S':
-    case 'D':
-    case 'I':
-      return ProcessState::kSleeping;
-    case 'T':
-    case 't':
-      return ProcessState::kStopped;
-    case 'Z':
-    case 'X':
-      return ProcessState::kDead;
-    default:
-      return ProcessState::kUnknown;
-  }
-}
-
 template <std::size_t kSize>
 std::string text_of(const std::array<char, kSize>& text) {
   std::string out(text.data(), ::strnlen(text.data(), text.size()));
@@ -236,7 +210,7 @@ RankInGroup member_of(const Found& found, const GroupBlock& block) {
   member.group_rank = static_cast<int>(block.rank);
   const int pid = owner_pid(found);
   member.pid = pid != 0 ? pid : found.pid;
-  member.process = pid != 0 ? state_of(pid) : ProcessState::kDead;
+  member.process = pid != 0 ? process_state(pid) : ProcessState::kDead;
   const RankState& state = block.state;
   member.phase = phase_text(state);
   member.finished = state.finished.load(std::memory_order_relaxed);

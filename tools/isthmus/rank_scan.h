@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/process.h"
 #include "base/result.h"
 #include "transport/endpoint.h"
 
@@ -13,8 +14,6 @@ namespace isthmus {
 // through /proc. Everything is copied with bounds checked and read with pread(2), so that a segment
 // that is cut short, changes or vanishes meanwhile costs a line of the report and nothing more.
 // Advisory: fields are read while their owners write them. Plain values.
-
-enum class ProcessState : std::uint8_t { kRunning, kSleeping, kStopped, kDead, kUnknown };
 
 std::string_view process_state_name(ProcessState state);
 
