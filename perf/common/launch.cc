@@ -5,10 +5,8 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
-#include <filesystem>
 #include <memory>
 #include <new>
-#include <system_error>
 #include <vector>
 
 #include <fmt/format.h>
@@ -20,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/temp_folder.h"
 #include "tools/command_line/command_line.h"
 
 namespace isthmus {
@@ -48,37 +47,6 @@ std::unique_ptr<Counters, Unmap> shared_counters() {
   return std::unique_ptr<Counters, Unmap>(new (memory) Counters);
 }
 
-// A new directory that only this user can enter; removed at the end, or as soon as all have joined.
-class StoreDirectory {
- public:
-  StoreDirectory() {
-    std::error_code failure;
-    std::string name =
-        (std::filesystem::temp_directory_path(failure) / "isthmus-perf-XXXXXX").string();
-    if (!failure && ::mkdtemp(name.data()) != nullptr) {
-      path_ = name;
-    }
-  }
-
-  ~StoreDirectory() { remove(); }
-
-  StoreDirectory(const StoreDirectory&) = delete;
-  StoreDirectory& operator=(const StoreDirectory&) = delete;
-
-  const std::string& path() const { return path_; }
-
-  void remove() {
-    if (!path_.empty()) {
-      std::error_code ignored;  // What is left is a small directory in /tmp.
-      std::filesystem::remove_all(path_, ignored);
-      path_.clear();
-    }
-  }
-
- private:
-  std::string path_;
-};
-
 class Family {
  public:
   Family(int ranks, int stall_s, Counters& counters)
@@ -86,10 +54,10 @@ class Family {
     pids_.resize(static_cast<std::size_t>(ranks), 0);
   }
 
-  bool fork_all(const StoreDirectory& store, const std::function<int(const Member&)>& body);
+  bool fork_all(const TempFolder& store, const std::function<int(const Member&)>& body);
 
   // Waits for all; the exit code for the whole.
-  int wait(StoreDirectory* store);
+  int wait(TempFolder* store);
 
   void kill_all() {
     for (const pid_t pid : pids_) {
@@ -135,7 +103,7 @@ void Family::child(int rank, const std::string& store, pid_t parent,
   ::_exit(code);
 }
 
-bool Family::fork_all(const StoreDirectory& store, const std::function<int(const Member&)>& body) {
+bool Family::fork_all(const TempFolder& store, const std::function<int(const Member&)>& body) {
   // Blocked, so that wait() can sleep until a child ends.
   sigset_t child_ended;
   sigemptyset(&child_ended);
@@ -186,7 +154,7 @@ void Family::reap() {
   }
 }
 
-int Family::wait(StoreDirectory* store) {
+int Family::wait(TempFolder* store) {
   sigset_t child_ended;
   sigemptyset(&child_ended);
   sigaddset(&child_ended, SIGCHLD);
@@ -227,18 +195,21 @@ int Family::wait(StoreDirectory* store) {
 
 int launch(int ranks, int stall_s, const std::function<int(const Member&)>& body) {
   const std::unique_ptr<Counters, Unmap> counters = shared_counters();
-  StoreDirectory store;
-  if (counters == nullptr || store.path().empty()) {
-    fmt::print(stderr, "cannot start ranks: {}: {} (errno {})\n",
-               counters == nullptr ? "no shared page" : "no temporary directory",
-               std::strerror(errno), errno);
+  if (counters == nullptr) {
+    fmt::print(stderr, "cannot start ranks: no shared page: {} (errno {})\n", std::strerror(errno),
+               errno);
+    return kExitFailed;
+  }
+  Result<TempFolder> store = TempFolder::create("perf");
+  if (!store.ok()) {
+    fmt::print(stderr, "cannot start ranks: {}\n", store.error().message);
     return kExitFailed;
   }
   Family family(ranks, stall_s, *counters);
-  if (!family.fork_all(store, body)) {
+  if (!family.fork_all(*store, body)) {
     return kExitFailed;
   }
-  return family.wait(&store);
+  return family.wait(&*store);
 }
 
 bool pin_round_robin(int index) {

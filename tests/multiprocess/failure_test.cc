@@ -2,15 +2,15 @@
 // Method: forked ranks that are killed, stopped, absent or wrong; each rank writes the error it got
 // into a file of the test's folder, and the parent reads them.
 
-#include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <vector>
 
-#include <dirent.h>
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
+#include "base/temp_folder.h"
 #include "tests/multiprocess/ranks.h"
 
 namespace isthmus {
@@ -24,19 +24,8 @@ constexpr std::int64_t kNsPerMs = 1'000'000;
 // opens its own store in the folder.
 class Marks {
  public:
-  Marks() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "isthmus-marks-XXXXXX").string();
-    folder_ = ::mkdtemp(pattern.data());
-  }
-
-  ~Marks() { std::filesystem::remove_all(folder_); }
-
-  Marks(const Marks&) = delete;
-  Marks& operator=(const Marks&) = delete;
-
   void put(const std::string& name, const std::string& text) const {
-    const Status put = (*FileStore::create(folder_))->set(name, text);
+    const Status put = (*FileStore::create(folder_.path()))->set(name, text);
     if (!put.ok()) {
       std::fprintf(stderr, "%s\n", put.error().message.c_str());
     }
@@ -44,16 +33,16 @@ class Marks {
 
   // Empty when there is none.
   std::string get(const std::string& name) const {
-    const Result<std::string> text = (*FileStore::create(folder_))->get(name, Deadline(0));
+    const Result<std::string> text = (*FileStore::create(folder_.path()))->get(name, Deadline(0));
     return text.ok() ? *text : std::string();
   }
 
   bool wait_for(const std::string& name, std::int64_t at_most_ms = 20'000) const {
-    return (*FileStore::create(folder_))->get(name, Deadline::after_ms(at_most_ms)).ok();
+    return (*FileStore::create(folder_.path()))->get(name, Deadline::after_ms(at_most_ms)).ok();
   }
 
  private:
-  std::string folder_;
+  TempFolder folder_ = TempFolder::create("marks").value();
 };
 
 std::string rank_name(int rank) {
@@ -90,6 +79,29 @@ Told told(const Marks& marks, int rank) {
   return out;
 }
 
+// Every rank has loops of loop_until_error() behind it.
+bool all_run(const Marks& marks, int size) {
+  bool all = true;
+  for (int rank = 0; rank < size; ++rank) {
+    all = all && marks.wait_for("running" + std::to_string(rank));
+  }
+  return all;
+}
+
+// The other ranks of four end, and name the one that was killed in time.
+void expect_named(Ranks& ranks, const Marks& marks, int killed, std::int64_t killed_ms) {
+  for (int rank = 0; rank < 4; ++rank) {
+    if (rank == killed) {
+      continue;
+    }
+    EXPECT_EQ(ranks.wait(rank), 3);
+    const Told error = told(marks, rank);
+    EXPECT_NE(error.text.find(fmt::format("rank {} is gone", killed)), std::string::npos)
+        << error.text;
+    EXPECT_LT(error.at_ms - killed_ms, 2000) << error.text;
+  }
+}
+
 std::vector<std::string> nodes_of(const std::string& layout) {
   std::vector<std::string> out;
   for (const char node : layout) {
@@ -107,18 +119,11 @@ TEST_P(Death, KilledRankIsNamedByEverySurvivorWithinTwoSeconds) {
   options.node_ids = nodes_of(GetParam());
   options.timeout_ms = 300'000;
   Ranks ranks(options, [&](World& world) { return loop_until_error(world, marks, 1 << 18); });
-  for (int rank = 0; rank < 4; ++rank) {
-    ASSERT_TRUE(marks.wait_for("running" + std::to_string(rank)));
-  }
+  ASSERT_TRUE(all_run(marks, options.size));
   const std::int64_t killed_ms = monotonic_ns() / kNsPerMs;
   ::kill(ranks.pid(2), SIGKILL);
   EXPECT_EQ(ranks.wait(2), -SIGKILL);
-  for (const int rank : {0, 1, 3}) {
-    EXPECT_EQ(ranks.wait(rank), 3);
-    const Told error = told(marks, rank);
-    EXPECT_NE(error.text.find("rank 2 is gone"), std::string::npos) << error.text;
-    EXPECT_LT(error.at_ms - killed_ms, 2000) << error.text;
-  }
+  expect_named(ranks, marks, 2, killed_ms);
 }
 
 TEST_P(Death, IsSeenThoughAForkedChildLives) {
@@ -136,17 +141,10 @@ TEST_P(Death, IsSeenThoughAForkedChildLives) {
     }
     return loop_until_error(world, marks, 1000);
   });
-  for (int rank = 0; rank < 4; ++rank) {
-    ASSERT_TRUE(marks.wait_for("running" + std::to_string(rank)));
-  }
+  ASSERT_TRUE(all_run(marks, options.size));
   const std::int64_t killed_ms = monotonic_ns() / kNsPerMs;
   ::kill(ranks.pid(2), SIGKILL);
-  for (const int rank : {0, 1, 3}) {
-    EXPECT_EQ(ranks.wait(rank), 3);
-    const Told error = told(marks, rank);
-    EXPECT_NE(error.text.find("rank 2 is gone"), std::string::npos) << error.text;
-    EXPECT_LT(error.at_ms - killed_ms, 2000) << error.text;
-  }
+  expect_named(ranks, marks, 2, killed_ms);
   marks.put("over", "");
 }
 
@@ -157,9 +155,7 @@ TEST_P(Death, StoppedRankIsNamedAtTheTimeLimit) {
   options.node_ids = nodes_of(GetParam());
   options.timeout_ms = 2'000;
   Ranks ranks(options, [&](World& world) { return loop_until_error(world, marks, 1 << 18); });
-  for (int rank = 0; rank < 4; ++rank) {
-    ASSERT_TRUE(marks.wait_for("running" + std::to_string(rank)));
-  }
+  ASSERT_TRUE(all_run(marks, options.size));
   const std::int64_t stopped_ms = monotonic_ns() / kNsPerMs;
   ::kill(ranks.pid(3), SIGSTOP);
   for (const int rank : {0, 1, 2}) {
@@ -348,9 +344,7 @@ TEST(Failure, TheFirstDeathIsNamedInGroupsThatItWasNotIn) {
     marks.put(rank_name(1), "0 " + (status.ok() ? std::string() : status.error().message));
     return 3;
   });
-  for (int rank = 0; rank < 4; ++rank) {
-    ASSERT_TRUE(marks.wait_for("running" + std::to_string(rank)));
-  }
+  ASSERT_TRUE(all_run(marks, options.size));
   ::kill(ranks.pid(2), SIGKILL);
   EXPECT_EQ(ranks.wait(2), -SIGKILL);
   marks.put("killed", "");
@@ -372,9 +366,7 @@ TEST(Failure, NothingIsLeftInDevShmAfterKills) {
   Ranks::Options options;
   options.size = 4;
   Ranks ranks(options, [&](World& world) { return loop_until_error(world, marks, 1 << 16); });
-  for (int rank = 0; rank < 4; ++rank) {
-    ASSERT_TRUE(marks.wait_for("running" + std::to_string(rank)));
-  }
+  ASSERT_TRUE(all_run(marks, options.size));
   EXPECT_EQ(count(), before);
   for (int rank = 0; rank < 4; ++rank) {
     ::kill(ranks.pid(rank), SIGKILL);

@@ -3,7 +3,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -15,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/temp_folder.h"
 #include "collectives/world.h"
 #include "transport/file_store.h"
 
@@ -35,8 +35,6 @@ class Ranks {
   };
 
   Ranks(const Options& options, const Body& body) : options_(options) {
-    std::string pattern = (std::filesystem::temp_directory_path() / "isthmus-test-XXXXXX").string();
-    folder_ = ::mkdtemp(pattern.data());
     for (int rank = 0; rank < options.size; ++rank) {
       const pid_t pid = ::fork();
       if (pid == 0) {
@@ -55,7 +53,6 @@ class Ranks {
         ::waitpid(pid, nullptr, 0);
       }
     }
-    std::filesystem::remove_all(folder_);
   }
 
   Ranks(const Ranks&) = delete;
@@ -63,7 +60,7 @@ class Ranks {
 
   pid_t pid(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
 
-  const std::string& folder() const { return folder_; }
+  const std::string& folder() const { return folder_.path(); }
 
   // Exit code of a rank, or minus the signal that ended it.
   int wait(int rank) {
@@ -90,7 +87,7 @@ class Ranks {
     for (const auto& [name, value] : options_.variables) {
       ::setenv(name.c_str(), value.c_str(), 1);
     }
-    Result<std::unique_ptr<FileStore>> store = FileStore::create(folder_ + "/store");
+    Result<std::unique_ptr<FileStore>> store = FileStore::create(folder_.path() + "/store");
     if (!store.ok()) {
       std::fprintf(stderr, "%s\n", store.error().to_string().c_str());
       return 98;
@@ -111,7 +108,7 @@ class Ranks {
   }
 
   Options options_;
-  std::string folder_;
+  TempFolder folder_ = TempFolder::create("test").value();
   std::vector<pid_t> pids_;
 };
 

@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/temp_folder.h"
 #include "transport/file_store.h"
 #include "transport/memory_store.h"
 #include "transport/tcp_store.h"
@@ -44,21 +45,18 @@ class MemorySpace final : public Space {
 
 class FileSpace final : public Space {
  public:
-  FileSpace() : directory_("/tmp/isthmus-store-test-XXXXXX") {
-    EXPECT_NE(::mkdtemp(directory_.data()), nullptr);
+  FileSpace() {
     for (std::unique_ptr<FileStore>& store : stores_) {
-      store = std::move(FileStore::create(directory_ + "/job")).value();
+      store = std::move(FileStore::create(directory())).value();
     }
   }
 
-  ~FileSpace() override { std::filesystem::remove_all(directory_); }
-
   Rendezvous& client(std::size_t rank) override { return *stores_.at(rank); }
 
-  std::string directory() const { return directory_ + "/job"; }
+  std::string directory() const { return folder_.path() + "/job"; }
 
  private:
-  std::string directory_;
+  TempFolder folder_ = TempFolder::create("store-test").value();
   std::array<std::unique_ptr<FileStore>, 8> stores_;
 };
 
