@@ -231,7 +231,6 @@ Status World::Impl::join_shared(std::span<const int> members, std::string_view n
     if (world_rank == options.rank) {
       channel.local = static_cast<std::uint32_t>(channel.peers.size());
     }
-    channel.local_ranks.push_back(static_cast<std::uint32_t>(group_rank));
     MappedPeer peer;
     peer.world_rank = world_rank;
     channel.peers.push_back(peer);

@@ -27,13 +27,12 @@ struct Channel {
   std::uint64_t key = 0;  // of the group, equal on all members
   std::string name;
   std::uint32_t rank = 0;
-  std::uint32_t local = 0;                 // index of this rank in `peers`
-  std::vector<int> world_ranks;            // by group rank
-  std::vector<std::uint32_t> local_ranks;  // group rank of each local index
-  std::vector<MappedPeer> peers;           // by local index, this rank included
-  GroupBlock* own = nullptr;               // this rank's block
-  bool resolved = false;                   // every peer's block is known
-  std::vector<Endpoint*> endpoints;        // by group rank, null until first used
+  std::uint32_t local = 0;           // index of this rank in `peers`
+  std::vector<int> world_ranks;      // by group rank
+  std::vector<MappedPeer> peers;     // by local index, this rank included
+  GroupBlock* own = nullptr;         // this rank's block
+  bool resolved = false;             // every peer's block is known
+  std::vector<Endpoint*> endpoints;  // by group rank, null until first used
 
   std::uint32_t next_sequence = 1;
   std::uint32_t finished = 0;        // every operation up to this one is over here

@@ -96,13 +96,19 @@ Status Engine::admit(Channel& channel) const {
   return {};
 }
 
-Status Engine::execute(Run& run) {
+// Numbers a run, unless its group is over.
+Status Engine::issue(Run& run) {
   Channel& channel = *run.channel;
   ISTHMUS_TRY(admit(channel));
   run.sequence = channel.next_sequence++;
   channel.issued.store(channel.issued.load(std::memory_order_relaxed) + 1,
                        std::memory_order_relaxed);
-  if (channel.pending.empty() && begin(run)) {
+  return {};
+}
+
+Status Engine::execute(Run& run) {
+  ISTHMUS_TRY(issue(run));
+  if (run.channel->pending.empty() && begin(run)) {
     spin_alone(run);
   }
   if (run.state == Run::State::kPending) {
@@ -135,11 +141,8 @@ void Engine::spin_alone(Run& run) {
 Status Engine::start(std::unique_ptr<Run> owned) {
   Run& run = *owned;
   Channel& channel = *run.channel;
-  ISTHMUS_TRY(admit(channel));
-  run.sequence = channel.next_sequence++;
+  ISTHMUS_TRY(issue(run));
   run.deadline_ns = Deadline::after_ms(run.timeout_ms).at_ns();
-  channel.issued.store(channel.issued.load(std::memory_order_relaxed) + 1,
-                       std::memory_order_relaxed);
   run.work->set_identity(run.sequence, channel.key, Lanes::current_depth());
   lanes_.issued(run.work);
   outstanding_.fetch_add(1, std::memory_order_relaxed);

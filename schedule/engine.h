@@ -128,6 +128,7 @@ class Engine {
 
   // Running.
   Status admit(Channel& channel) const;
+  Status issue(Run& run);
   void enqueue(Run& run);
   bool begin(Run& run);
   bool progress();

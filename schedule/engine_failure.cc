@@ -354,7 +354,9 @@ void Engine::time_out(Run& run, std::int64_t now_ns) {
     guilty = wait.world_ranks;
   }
   std::string state;
-  if (guilty.size() == 1 && process_state(node_->pid_of(guilty.front())) == ProcessState::kStopped) {
+  const bool stopped =
+      guilty.size() == 1 && process_state(node_->pid_of(guilty.front())) == ProcessState::kStopped;
+  if (stopped) {
     state = " (its process is stopped)";
   }
   const std::string who = guilty.empty() ? std::string("a peer") : describe_ranks(guilty) + state;

@@ -109,7 +109,8 @@ bool stage_holds(const Payload& payload, const Tuning& tuning, std::size_t units
 }
 
 // Staged pieces: about four, from 16 KiB, where flags between far cores cost as much as the copy,
-// to what four slots leave of an L2 cache. Smaller ones lost at every size between far cores.
+// to what four slots leave of an L2 cache. Smaller ones were slower where ranks were measured on
+// far cores.
 constexpr std::size_t kPieceLeast = 16384;
 constexpr std::size_t kPieceMost = 131072;
 
