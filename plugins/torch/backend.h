@@ -74,9 +74,10 @@ class BackendIsthmus final : public c10d::Backend {
     check_tensor(tensor, "reduce");
     const bool root = opts.rootRank == getRank();
     Job job = new_job(OpType::REDUCE, "isthmus:reduce", opts, {tensor});
-    const Tensor target = root ? tensor : tensor.clone(at::MemoryFormat::Contiguous);
-    Call call = reduce_call(OpKind::kAllReduce, target, target.numel(), opts.reduceOp, "reduce");
-    call.input = call.output = job.in_place(target, true, true);
+    Call call = reduce_call(OpKind::kReduce, tensor, tensor.numel(), opts.reduceOp, "reduce");
+    call.root = static_cast<std::uint32_t>(opts.rootRank);
+    call.input = job.in_place(tensor, true, root);
+    call.output = root ? const_cast<void*>(call.input) : nullptr;
     job.calls.push_back(call);
     return issue(std::move(job));
   }
@@ -185,40 +186,40 @@ class BackendIsthmus final : public c10d::Backend {
   WorkPtr gather(TensorLists& output_lists, Tensors& inputs,
                  const c10d::GatherOptions& opts) override {
     const Tensor& input = only(inputs, "gather");
-    const bool root = opts.rootRank == getRank();
+    check_tensor(input, "gather");
     Job job = new_job(OpType::GATHER, "isthmus:gather", opts, {});
     job.nested = true;
-    std::vector<Chunk> sends(static_cast<std::size_t>(getSize()));
-    std::vector<Chunk> receives(sends.size());
-    check_tensor(input, "gather");
-    sends[static_cast<std::size_t>(opts.rootRank)] = chunk(job, input, true, false);
-    if (root) {
+    Call call = move_call(OpKind::kGather, input, input.numel());
+    call.root = static_cast<std::uint32_t>(opts.rootRank);
+    call.input = job.in_place(input, true, false);
+    if (opts.rootRank == getRank()) {
       const Tensors& list = only_list(output_lists, "gather", input);
+      check_equal("gather", list, input.numel());
       job.outputs = list;
-      for (std::size_t i = 0; i < list.size(); ++i) {
-        receives[i] = chunk(job, list[i], false, true);
-      }
+      call.output = job.blocks(list, input.numel(), false, true);
     }
-    return exchange(std::move(job), sends, receives);
+    job.calls.push_back(call);
+    return issue(std::move(job));
   }
 
   WorkPtr scatter(Tensors& outputs, TensorLists& input_lists,
                   const c10d::ScatterOptions& opts) override {
     const Tensor& output = only(outputs, "scatter");
-    Job job = new_job(OpType::SCATTER, "isthmus:scatter", opts, {output});
-    std::vector<Chunk> sends(static_cast<std::size_t>(getSize()));
-    std::vector<Chunk> receives(sends.size());
     check_tensor(output, "scatter");
-    receives[static_cast<std::size_t>(opts.rootRank)] = chunk(job, output, false, true);
+    Job job = new_job(OpType::SCATTER, "isthmus:scatter", opts, {output});
+    Call call = move_call(OpKind::kScatter, output, output.numel());
+    call.root = static_cast<std::uint32_t>(opts.rootRank);
     if (opts.rootRank == getRank()) {
       const Tensors& list = only_list(input_lists, "scatter", output);
-      for (std::size_t i = 0; i < list.size(); ++i) {
-        sends[i] = chunk(job, list[i], true, false);
-      }
+      check_equal("scatter", list, output.numel());
+      call.input = job.blocks(list, output.numel(), true, false);
     }
-    return exchange(std::move(job), sends, receives);
+    call.output = job.in_place(output, false, true);
+    job.calls.push_back(call);
+    return issue(std::move(job));
   }
 
+  // Tensors of any lengths, each sent from where it lies.
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override {
     check_sizes("all_to_all", static_cast<std::size_t>(getSize()), outputs.size());
     check_sizes("all_to_all", static_cast<std::size_t>(getSize()), inputs.size());
@@ -234,15 +235,29 @@ class BackendIsthmus final : public c10d::Backend {
     return exchange(std::move(job), sends, receives);
   }
 
+  // Without splits all blocks have one length; with them, each rank knows only its own, so that all
+  // ranks must give some, or none.
   WorkPtr alltoall_base(Tensor& output, Tensor& input, std::vector<std::int64_t>& output_splits,
                         std::vector<std::int64_t>& input_splits,
                         const c10d::AllToAllOptions& opts) override {
     check_tensor(input, "all_to_all");
     check_tensor(output, "all_to_all");
+    check_sizes("all_to_all", input.element_size(), output.element_size());
+    c10d::checkSplitSizes(input_splits, input, getSize());
+    c10d::checkSplitSizes(output_splits, output, getSize());
     Job job = new_job(OpType::ALLTOALL_BASE, "isthmus:all_to_all", opts, {output});
-    const std::vector<Chunk> sends = split(job, input, input_splits, true);
-    const std::vector<Chunk> receives = split(job, output, output_splits, false);
-    return exchange(std::move(job), sends, receives);
+    Call call = move_call(OpKind::kAllToAll, input, input.numel() / getSize());
+    call.input = job.in_place(input, true, false);
+    call.output = job.in_place(output, false, true);
+    if (input_splits.empty() && output_splits.empty()) {
+      check_sizes("all_to_all", input.numel(), output.numel());
+    } else {
+      job.counts = {elements(input, input_splits), elements(output, output_splits)};
+      call.counts = job.counts[0];
+      call.output_counts = job.counts[1];
+    }
+    job.calls.push_back(call);
+    return issue(std::move(job));
   }
 
   WorkPtr send(Tensors& tensors, int peer, int tag) override {
@@ -353,6 +368,12 @@ class BackendIsthmus final : public c10d::Backend {
     return lists[0];
   }
 
+  static void check_equal(const char* op, const Tensors& list, std::int64_t numel) {
+    for (const Tensor& tensor : list) {
+      check_sizes(op, numel, tensor.numel());
+    }
+  }
+
   static std::int64_t widest(const Tensors& list) {
     std::int64_t width = 0;
     for (const Tensor& tensor : list) {
@@ -407,18 +428,13 @@ class BackendIsthmus final : public c10d::Backend {
     return {job.in_place(tensor, read, write), tensor.nbytes()};
   }
 
-  std::vector<Chunk> split(Job& job, const Tensor& tensor, const std::vector<std::int64_t>& splits,
-                           bool read) const {
-    std::vector<Chunk> chunks(static_cast<std::size_t>(getSize()));
-    std::vector<std::size_t> lengths(chunks.size());
-    std::vector<std::size_t> offsets(chunks.size());
-    c10d::checkSplitSizes(splits, tensor, getSize());
+  // Elements that go to, or come from, each rank.
+  std::vector<std::size_t> elements(const Tensor& tensor,
+                                    const std::vector<std::int64_t>& splits) const {
+    std::vector<std::size_t> lengths(static_cast<std::size_t>(getSize()));
+    std::vector<std::size_t> offsets(lengths.size());
     c10d::computeLengthsAndOffsets(splits, tensor, &lengths, &offsets);
-    char* const begin = static_cast<char*>(job.in_place(tensor, read, !read));
-    for (std::size_t i = 0; i < chunks.size(); ++i) {
-      chunks[i] = {begin + offsets[i] * tensor.element_size(), lengths[i] * tensor.element_size()};
-    }
-    return chunks;
+    return lengths;
   }
 
   // Each rank sends one chunk to every rank and receives one from it; empty ones do not travel.

@@ -179,12 +179,13 @@ struct Job {
   const char* title = nullptr;  // "isthmus:all_gather", for the profiler
   milliseconds timeout{-1};
   bool async = false;
-  bool nested = false;         // the future holds a list of lists
-  std::vector<Call> calls;     // collectives, in order
-  std::vector<WorkRef> parts;  // what runs
-  std::vector<Copy> copies;    // done once all parts are
-  Tensors outputs;             // what the future holds
-  Tensors keep;                // other memory that the parts use
+  bool nested = false;                           // the future holds a list of lists
+  std::vector<Call> calls;                       // collectives, in order
+  std::vector<std::vector<std::size_t>> counts;  // of blocks that differ in length
+  std::vector<WorkRef> parts;                    // what runs
+  std::vector<Copy> copies;                      // done once all parts are
+  Tensors outputs;                               // what the future holds
+  Tensors keep;                                  // other memory that the parts use
 
   // Memory for the engine in place of `tensor`: its own, or a copy where it does not lie densely.
   void* in_place(const Tensor& tensor, bool read, bool write) {

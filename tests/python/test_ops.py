@@ -230,6 +230,8 @@ def all_to_all() -> None:
         output = torch.empty(sum(come))
         dist.all_to_all_single(output, torch.cat(inputs), come, to)
         equal(output, torch.cat(wanted))
+        if not uneven:
+            equal(output, evenly(torch.cat(inputs)))
         outputs = [torch.empty(n) for n in come]
         dist.all_to_all(outputs, inputs)
         equal(torch.cat(outputs), torch.cat(wanted))
@@ -252,6 +254,12 @@ def all_to_all_beside_messages() -> None:
         raise AssertionError("a tag out of bounds was accepted")
     except ValueError as error:
         assert "tags" in str(error)
+
+
+def evenly(whole: torch.Tensor) -> torch.Tensor:
+    output = torch.empty_like(whole)
+    dist.all_to_all_single(output, whole)
+    return output
 
 
 def point_to_point() -> None:
