@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Tables of run.sh's CSV: rows of one core state are compared, rounds are summed up.
 
-    table.py CSV... [--ours isthmus] [--ranks N] [--op NAME] [--column median|min] [--json]
+    table.py CSV... [--ours isthmus] [--ranks N] [--op NAME] [--column median|min]
+                    [--json|--markdown]
 
 A cell is the median over the rounds and, with more than one, the spread: half of most - least, in
 percent of the median.
@@ -16,6 +17,8 @@ import re
 import statistics
 import sys
 
+# What is no peer: kernels without a library, and a group that moves nothing.
+LIMITS = ("bare-", "torch-fake")
 OPS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier"]
 NEAR_NS, FAR_NS = 100, 120
 PROBE = re.compile(r"c2c one-way ns: .*?med (\d+)")
@@ -58,7 +61,7 @@ def lines(table, ours):
     """The rows of one table, as dictionaries."""
     for size, peers in sorted(table.items()):
         us = {peer: statistics.median(times) for peer, times in peers.items()}
-        others = {p: t for p, t in us.items() if not p.startswith((ours, "bare-"))}
+        others = {p: t for p, t in us.items() if not p.startswith((ours, *LIMITS))}
         mine = min((t for p, t in us.items() if p.startswith(ours)), default=None)
         best = min(others, key=others.get, default=None)
         yield {
@@ -85,6 +88,30 @@ def show(key, table, probes, args):
         print(f"{row['bytes']:>10}" + "".join(f"{c:>16}" for c in cells) + f"{ratio:>8}  {best}")
 
 
+def show_markdown(key, table, probes, args):
+    """For documents: of the bare kernels only the fastest."""
+    op, ranks, state = key
+    names = sorted({p for peers in table.values() for p in peers if not p.startswith("bare-")})
+    names.sort(key=lambda p: (not p.startswith(args.ours), p))
+    bare = any(p.startswith("bare-") for peers in table.values() for p in peers)
+    ns = probes.get(state)
+    seen = f" (one way {min(ns)} to {max(ns)} ns)" if ns else ""
+    print(f"\n{op}, {ranks} ranks, {state} cores{seen}, us:\n")
+    print("| bytes | " + " | ".join(names) + (" | bare" if bare else "") + " | best peer / ours |")
+    print("|---" * (len(names) + 2 + bare) + "|")
+    for row in lines(table, args.ours):
+        times = row["times"]
+        if not any(p.startswith(args.ours) for p in times):
+            continue
+        cells = [cell(times[p]) if p in times else "-" for p in names]
+        kernels = {p: statistics.median(t) for p, t in times.items() if p.startswith("bare-")}
+        if bare:
+            fastest = min(kernels, key=kernels.get, default=None)
+            cells.append(f"{cell(times[fastest])} {fastest[5:]}" if fastest else "-")
+        ratio = f"{row['ratio']:.2f}" if row["ratio"] else "-"
+        print(f"| {row['bytes']} | " + " | ".join(cells) + f" | {ratio} |")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("csv", nargs="+")
@@ -92,7 +119,9 @@ def main():
     parser.add_argument("--ranks", type=int)
     parser.add_argument("--op")
     parser.add_argument("--column", choices=["median", "min"], default="median")
-    parser.add_argument("--json", action="store_true")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true")
+    form.add_argument("--markdown", action="store_true")
     args = parser.parse_args()
     cells, probes = read(args.csv, {"median": 4, "min": 5}[args.column])
     keys = [k for k in cells if args.ranks in (None, k[1]) and args.op in (None, k[0])]
@@ -106,7 +135,7 @@ def main():
         print()
         return
     for key in keys:
-        show(key, cells[key], probes, args)
+        (show_markdown if args.markdown else show)(key, cells[key], probes, args)
 
 
 if __name__ == "__main__":
