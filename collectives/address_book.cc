@@ -26,7 +26,9 @@ Result<std::vector<std::byte>> from_hex(const std::string& text) {
     unsigned value = 0;
     const auto [end, failure] = std::from_chars(text.data() + i, text.data() + i + 2, value, 16);
     if (failure != std::errc() || end != text.data() + i + 2) {
-      return Error{.code = Code::kProtocol, .message = "an address is not hexadecimal"};
+      return Error{.code = Code::kProtocol,
+                   .message = fmt::format("an address in the store is not hexadecimal, got '{}'",
+                                          text.substr(i, 2))};
     }
     bytes.push_back(static_cast<std::byte>(value));
   }
@@ -47,8 +49,10 @@ Result<std::string> collect(const RankCard& mine, int ranks, Rendezvous& store,
     if (!text.ok()) {
       Error error = text.error();
       error.culprit = rank;
-      error.message = fmt::format("rank {} of {} did not come to the rendezvous in time ({})", rank,
-                                  ranks, text.error().message);
+      error.message = fmt::format(
+          "rank {} of {} did not come to the rendezvous in time ({}); is it "
+          "running, and does it reach MASTER_ADDR?",
+          rank, ranks, text.error().message);
       return error;
     }
     ISTHMUS_ASSIGN(const RankCard card, RankCard::from_json(*text));

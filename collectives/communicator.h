@@ -123,7 +123,7 @@ class ISTHMUS_API Communicator {
   // The error that ended the group; null while it is usable.
   std::shared_ptr<const Error> failure() const;
 
-  // Name of the algorithm that a call would use now, for tables and `schedule explain`.
+  // Name of the algorithm that a call would use now, for tables.
   std::string algorithm_of(const Call& call);
 
  private:

@@ -112,7 +112,9 @@ Error gone_error(int world_rank) {
 Error left_error(int world_rank) {
   return Error{.code = Code::kAborted,
                .culprit = world_rank,
-               .message = fmt::format("rank {} has left the group", world_rank)};
+               .message = fmt::format("rank {} has left the group: it destroyed the group, or its "
+                                      "program ended",
+                                      world_rank)};
 }
 
 Wait find_wait(const Run& run) {

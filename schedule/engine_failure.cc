@@ -369,7 +369,7 @@ void Engine::time_out(Run& run, std::int64_t now_ns) {
       Error{.code = Code::kTimeout,
             .culprit = guilty.empty() ? -1 : guilty.front(),
             .message = fmt::format("timed out after {} ms waiting for {}{}; operation #{} of "
-                                   "the group",
+                                   "the group; `isthmus status` there shows what it does",
                                    run.timeout_ms, who, where, run.sequence)},
       true);
 }

@@ -102,7 +102,8 @@ void Engine::time_out_transfer(Transfer& transfer) {
   Channel& channel = *transfer.channel;
   const Error error{.code = Code::kTimeout,
                     .culprit = peer,
-                    .message = fmt::format("timed out after {} ms waiting for rank {}",
+                    .message = fmt::format("timed out after {} ms waiting for rank {}; `isthmus "
+                                           "status` there shows what it does",
                                            transfer.timeout_ms, peer)};
   finish_transfer(transfer, error);
   fail_channel(channel, error, true);

@@ -17,7 +17,7 @@ readonly PYTHON_PACKAGES=(numpy pytest matplotlib tqdm "scikit-build-core>=0.10"
 readonly SYSTEM_PACKAGES=(
   g++=g++ cmake=cmake ninja-build=ninja ccache=ccache pkg-config=pkg-config iproute2=ip
   libfmt-dev=fmt/format.h nlohmann-json3-dev=nlohmann/json.hpp libcli11-dev=CLI/CLI.hpp
-  libgtest-dev=gtest/gtest.h libgmock-dev=gmock/gmock.h libhwloc-dev=hwloc.h
+  libgtest-dev=gtest/gtest.h procps=pgrep libhwloc-dev=hwloc.h
   libhwy-dev=hwy/highway.h libxxhash-dev=xxhash.h)
 
 say() { printf 'setup: %s\n' "$*"; }

@@ -17,7 +17,7 @@ import sys
 # The first steps pay for connections, memory and caches.
 WARM_UP_STEPS = 3
 # How soon a survivor must name the rank that died.
-NAMED_WITHIN_S = 5.0
+NAMED_WITHIN_S = 2.0
 MEBI = 1 << 20
 LINK_TEXT = {
     "lab": "two network namespaces, joined by a link of 500 Mbit/s",

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Kills rank 2 of 4 in the middle of a backward pass, and shows what each survivor says.
-# Succeeds if all three name rank 2 within 5 seconds.
+# Succeeds if all three name rank 2 within 2 seconds.
 #   examples/train/run_crash.sh [--backend gloo]
 set -euo pipefail
 # shellcheck source=examples/train/common.sh

@@ -29,18 +29,24 @@ CLI::App* add_command(CLI::App* parent, const char* name, const char* text,
   return sub;
 }
 
+std::vector<std::string> known_ops() {
+  std::vector<std::string> names;
+  for (const OpTraits& traits : kOpTraits) {
+    if (traits.scheduled) {
+      names.emplace_back(traits.name);
+    }
+  }
+  return names;
+}
+
 OpKind op_of(const std::string& text) {
-  std::vector<std::string> known;
   for (int i = 0; i < kOpKindCount; ++i) {
     const OpKind op = static_cast<OpKind>(i);
-    if (!op_traits(op).scheduled) {
-      continue;
-    }
-    known.emplace_back(op_kind_name(op));
-    if (text == known.back()) {
+    if (op_traits(op).scheduled && text == op_kind_name(op)) {
       return op;
     }
   }
+  const std::vector<std::string> known = known_ops();
   const std::string near = nearest(text, known);
   throw CLI::ValidationError(
       "OP", near.empty() ? fmt::format("'{}' is unknown; expected {}", text, fmt::join(known, ", "))
@@ -54,7 +60,7 @@ void add_place(CLI::App* sub, ScheduleOptions* options, bool op_required) {
         options->op = op_of(text);
         options->op_given = true;
       },
-      "all_reduce, all_gather, reduce_scatter, broadcast or barrier");
+      fmt::format("one of {}", fmt::join(known_ops(), ", ")));
   op->type_name("OP");
   if (op_required) {
     op->required();
@@ -75,7 +81,7 @@ void add_place(CLI::App* sub, ScheduleOptions* options, bool op_required) {
            options->bytes = *bytes;
            options->bytes_given = true;
          },
-         "the whole data, or one rank's block for all_gather and reduce_scatter (default 1M)")
+         "the whole data; of operations with a block per rank: one block (default 1M)")
       ->type_name("SIZE");
   sub->add_flag("--half", options->rounds, "16-bit elements, whose reduction rounds");
 }
@@ -84,7 +90,9 @@ void add_algorithm(CLI::App* sub, ScheduleOptions* options) {
   sub->add_option("--algorithm", options->algorithm,
                   "this one in place of the one that would be chosen")
       ->type_name("NAME");
-  sub->add_option("--root", options->root, "root of a broadcast (default 0)")->type_name("RANK");
+  sub->add_option("--root", options->root,
+                  "root of a broadcast, reduce, gather or scatter (default 0)")
+      ->type_name("RANK");
 }
 
 void add_schedule(CLI::App* app, ScheduleOptions* options, Chosen* chosen) {

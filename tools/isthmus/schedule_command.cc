@@ -173,7 +173,7 @@ int run_schedule_list(const ScheduleOptions& options) {
   fmt::print("{} node{} of {} rank{}, {}{}; a * is what would be chosen\n", options.nodes,
              options.nodes == 1 ? "" : "s", options.locals, options.locals == 1 ? "" : "s",
              bytes_text(options.bytes), options.rounds ? ", 16-bit elements" : "");
-  fmt::print("  {:16} {:24} {:>14}  {}\n", "operation", "algorithm", "estimated us", "");
+  fmt::print("  {:16} {:26} {:>14}  {}\n", "operation", "algorithm", "estimated us", "");
   for (const Algorithm& algorithm : algorithms()) {
     if (options.op_given && algorithm.op != options.op) {
       continue;
@@ -181,7 +181,7 @@ int run_schedule_list(const ScheduleOptions& options) {
     const bool fits = algorithm.applicable(topology, payload);
     const Result<Choice> choice = select_algorithm(topology, algorithm.op, payload, "");
     const bool chosen = choice.ok() && choice->algorithm == &algorithm;
-    fmt::print("{} {:16} {:24} {:>14}  {}\n", chosen ? '*' : ' ', op_kind_name(algorithm.op),
+    fmt::print("{} {:16} {:26} {:>14}  {}\n", chosen ? '*' : ' ', op_kind_name(algorithm.op),
                algorithm.name,
                fits ? fmt::format("{:.2f}", algorithm.cost_us(topology, payload)) : "-",
                algorithm.text);

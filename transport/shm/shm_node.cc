@@ -62,8 +62,11 @@ Status wait_for(const Fd& fd, short events, Deadline deadline, const std::string
       return system_error(Code::kIo, errno, fmt::format("cannot wait for {}", what));
     }
     if (deadline.passed(monotonic_ns())) {
-      return Error{.code = Code::kTimeout,
-                   .message = fmt::format("timed out waiting for {}", what)};
+      return Error{
+          .code = Code::kTimeout,
+          .message = fmt::format("timed out waiting for {} on this node; it is stopped, or has "
+                                 "not reached its init_process_group yet",
+                                 what)};
     }
   }
 }
@@ -181,7 +184,13 @@ Status ShmNode::receive_peer(Fd socket, std::span<const LocalPeer> peers, Deadli
   if (got != static_cast<ssize_t>(sizeof hello) || hello.magic != kHelloMagic ||
       hello.nonce != options_.nonce || known == peers.end() || !fds[0].valid() || !fds[1].valid() ||
       !fds[2].valid()) {
-    return Error{.code = Code::kProtocol, .message = "a stranger spoke on our unix socket"};
+    return Error{
+        .code = Code::kProtocol,
+        .message = fmt::format("rank {}: a stranger spoke on the unix socket of this node's "
+                               "ranks, expected a rank of this job (nonce and 3 "
+                               "descriptors), got {} bytes naming rank {}; is another "
+                               "job using the same store?",
+                               options_.rank, got, hello.rank)};
   }
   Peer peer;
   ISTHMUS_ASSIGN(peer.segment, Segment::attach(std::move(fds[0]), hello.rank, known->token));

@@ -1,4 +1,4 @@
-"""The ``isthmus`` command: runs the program that comes with the package."""
+"""The commands of the package: ``isthmus``, and the perf programs under their own names."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 
 
 def main() -> int:
-    """Becomes bin/isthmus with the same arguments; returns only when there is none."""
-    program = Path(__file__).resolve().parent / "bin" / "isthmus"
+    """Becomes the program in bin/ of the name it was called by; returns only when there is none."""
+    name = Path(sys.argv[0]).name
+    folder = Path(__file__).resolve().parent / "bin"
+    program = folder / (name if name.endswith("_perf") else "isthmus")
     if not program.exists():
         print(
             f"isthmus: {program} is missing: this package was built without its programs. "

@@ -12,7 +12,7 @@ _EXIT_LIMIT_MS = 2000
 
 _shim: Any = None
 
-_BUILD = "pip install --no-build-isolation --force-reinstall --no-deps <path or URL of isthmus>"
+_BUILD = "pip install --force-reinstall --no-deps . (in the folder of isthmus' source)"
 
 
 def _version_of(torch_version: str) -> tuple[str, str]:
