@@ -20,6 +20,8 @@ from typing import Any
 
 # Importing torch on a busy machine is slow.
 _JOIN_LIMIT_S = 240.0
+# How often a wait for a reply looks whether the process still lives.
+_LOOK_EVERY_S = 0.1
 
 _WORKER = Path(__file__).with_name("worker.py")
 
@@ -73,8 +75,14 @@ class Rank:
             selector.register(self.process.stdout, selectors.EVENT_READ)
             while b"\n" not in self._received:
                 left = deadline - time.monotonic()
-                if left <= 0 or not selector.select(left):
+                if left <= 0:
                     return {"lost": "no answer in time"}
+                ended = self.process.poll()
+                if not selector.select(0 if ended is not None else min(left, _LOOK_EVERY_S)):
+                    if ended is not None:
+                        # The pipe is open all the same: a forked child has it.
+                        return {"lost": f"the process ended with {ended}"}
+                    continue
                 more = os.read(self.process.stdout.fileno(), 1 << 16)
                 if not more:
                     return {"lost": f"the process ended with {self.process.wait()}"}

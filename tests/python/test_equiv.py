@@ -17,10 +17,15 @@ from harness import environment
 _SCRIPT = Path(__file__).parent / "equiv" / "equiv.py"
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_equal_to_one_process(size):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(size), str(_SCRIPT), "--backend", "isthmus"]
+# Each rank says which node it is on: ranks 2k and 2k + 1 are on node k.
+_TWO_A_NODE = 'ISTHMUS_NODE_ID=node$((RANK / 2)) exec "$@"'
+
+
+def _run(size: int, front: list[str], more: list[str]) -> str:
+    """equiv.py on that many ranks, each started with `front` before its command."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
+    command += ["--nproc-per-node", str(size), *front, sys.executable, str(_SCRIPT)]
+    command += ["--backend", "isthmus", *more]
     with subprocess.Popen(
         command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
@@ -32,3 +37,17 @@ def test_equal_to_one_process(size):
             raise AssertionError(f"no end within 480 s:\n{output}") from None
     assert process.returncode == 0, output
     assert "PASS" in output and "FAIL" not in output, output
+    return output
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_equal_to_one_process(size):
+    _run(size, [], [])
+
+
+def test_equal_to_one_process_on_two_nodes():
+    """Gradients and parameters cross the pretended neck: two-level schedules and TCP."""
+    cases = ["ddp", "fsdp2", "hsdp"]
+    front = ["bash", "-c", _TWO_A_NODE, "bash"]
+    output = _run(4, front, ["--cases", ",".join(cases)])
+    assert output.count("PASS") == len(cases), output

@@ -241,10 +241,21 @@ def test_refusals(pool):
         assert texts["type"].startswith("ValueError")
 
 
-@pytest.mark.parametrize("size,victim", [(2, 1), (4, 2), (4, 0)])
-@pytest.mark.parametrize("how", ["kill", "kill with a child"])
-def test_a_dead_rank_is_named(size, victim, how):
-    with Ranks(size) as ranks:
+@pytest.mark.parametrize(
+    "nodes,victim,how",
+    [
+        ("aa", 1, "kill"),
+        ("aa", 1, "kill with a child"),
+        ("aaaa", 2, "kill"),
+        ("aaaa", 2, "kill with a child"),
+        ("aaaa", 0, "kill"),
+        ("aaaa", 0, "kill with a child"),
+        ("ab", 1, "kill with a child"),
+        ("aabb", 2, "kill"),
+    ],
+)
+def test_a_dead_rank_is_named(nodes, victim, how):
+    with Ranks(len(nodes), nodes=nodes) as ranks:
         ranks.start(__file__, "wait_for_victim", victim, how)
         replies = ranks.replies(30)
         for rank, reply in enumerate(replies):

@@ -149,6 +149,13 @@ def test_again_on_a_used_store():
         ranks.call(__file__, "again", 20, limit_s=120)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("nodes", ["aaaa", "aabb"])
+def test_again_and_again_on_a_used_store(nodes):
+    with Ranks(4, join=False, nodes=nodes) as ranks:
+        ranks.call(__file__, "again", 200, limit_s=300)
+
+
 @pytest.mark.parametrize("call_limit", [False, True])
 def test_time_limits(call_limit):
     with Ranks(2) as ranks:

@@ -377,3 +377,30 @@ def test_lists(pool, size, uneven):
 )
 def test_other(pool, size, function):
     pool(size).call(__file__, function)
+
+
+# Between nodes: "ab" is all messages, "aabb" all two-level schedules.
+
+
+@pytest.mark.parametrize("nodes", ["ab", "aabb"])
+@pytest.mark.parametrize(
+    "function, arguments",
+    [
+        ("all_reduce", ["SUM", "float32"]),
+        ("all_reduce", ["AVG", "bfloat16"]),
+        ("all_reduce", ["MAX", "int64"]),
+        ("reduce_scatter", ["SUM", "float32"]),
+        ("all_gather", ["float32"]),
+        ("all_gather", ["uint8"]),
+        ("broadcast", ["float32"]),
+        ("lists", [1]),
+        ("coalesced", []),
+        ("rooted", []),
+        ("all_to_all", []),
+        ("point_to_point", []),
+        ("objects", []),
+        ("barriers", []),
+    ],
+)
+def test_between_nodes(pool, nodes, function, arguments):
+    pool(len(nodes), nodes).call(__file__, function, *arguments)
