@@ -2,12 +2,16 @@
 // Method: forked ranks that are killed, stopped, absent or wrong; each rank writes the error it got
 // into a file of the test's folder, and the parent reads them.
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include "base/clock.h"
 #include "base/temp_folder.h"
@@ -353,27 +357,93 @@ TEST(Failure, TheFirstDeathIsNamedInGroupsThatItWasNotIn) {
   EXPECT_NE(told(marks, 1).text.find("rank 2 is gone"), std::string::npos) << told(marks, 1).text;
 }
 
-TEST(Failure, NothingIsLeftInDevShmAfterKills) {
-  const auto count = [] {
-    int names = 0;
-    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
-      ++names;
+// Of the processes' files in /dev/shm, open or mapped, the inodes. Other programs may use /dev/shm.
+std::set<ino_t> shm_inodes(const Ranks& ranks, int size) {
+  struct stat folder {};
+
+  EXPECT_EQ(::stat("/dev/shm", &folder), 0);
+  std::set<ino_t> inodes;
+  for (int rank = 0; rank < size; ++rank) {
+    const std::string process = fmt::format("/proc/{}", ranks.pid(rank));
+    for (const auto& entry : std::filesystem::directory_iterator(process + "/fd")) {
+      struct stat file {};
+
+      if (::stat(entry.path().c_str(), &file) == 0 && file.st_dev == folder.st_dev &&
+          S_ISREG(file.st_mode)) {
+        inodes.insert(file.st_ino);
+      }
     }
-    return names;
-  };
-  const int before = count();
+    std::ifstream maps(process + "/maps");
+    for (std::string line; std::getline(maps, line);) {
+      std::istringstream fields(line);
+      std::string range;
+      std::string rights;
+      std::string offset;
+      std::string device;
+      ino_t inode = 0;
+      fields >> range >> rights >> offset >> device >> inode;
+      if (device == fmt::format("{:02x}:{:02x}", ::gnu_dev_major(folder.st_dev),
+                                ::gnu_dev_minor(folder.st_dev))) {
+        inodes.insert(inode);
+      }
+    }
+  }
+  return inodes;
+}
+
+// The names in /dev/shm that lead to one of the files.
+std::vector<std::string> shm_names(const std::set<ino_t>& inodes) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    struct stat file {};
+
+    if (::lstat(entry.path().c_str(), &file) == 0 && inodes.contains(file.st_ino)) {
+      names.push_back(entry.path());
+    }
+  }
+  return names;
+}
+
+struct Kills {
+  const char* name;
+  bool files_in_dev_shm;
+  std::vector<int> ranks;
+};
+
+class DevShm : public ::testing::TestWithParam<Kills> {};
+
+TEST_P(DevShm, NothingIsLeftAfterKills) {
   const Marks marks;
   Ranks::Options options;
   options.size = 4;
+  if (GetParam().files_in_dev_shm) {
+    // Small: a container's /dev/shm has 64 MiB.
+    options.variables = {{"ISTHMUS_SHM_NAMED", "1"}, {"ISTHMUS_STAGING_MB", "4"}};
+  }
   Ranks ranks(options, [&](World& world) { return loop_until_error(world, marks, 1 << 16); });
   ASSERT_TRUE(all_run(marks, options.size));
-  EXPECT_EQ(count(), before);
-  for (int rank = 0; rank < 4; ++rank) {
+  const std::set<ino_t> inodes = shm_inodes(ranks, options.size);
+  if (GetParam().files_in_dev_shm) {
+    EXPECT_GE(inodes.size(), 4U) << "the ranks' files are elsewhere: nothing is tested";
+  }
+  // While they run neither: so no time of death can leave one.
+  EXPECT_EQ(shm_names(inodes), std::vector<std::string>());
+  for (const int rank : GetParam().ranks) {
     ::kill(ranks.pid(rank), SIGKILL);
   }
-  ranks.wait_all();
-  EXPECT_EQ(count(), before);
+  for (int rank = 0; rank < options.size; ++rank) {
+    const bool killed = std::ranges::count(GetParam().ranks, rank) != 0;
+    EXPECT_EQ(ranks.wait(rank), killed ? -SIGKILL : 3) << told(marks, rank).text;
+  }
+  EXPECT_EQ(shm_names(inodes), std::vector<std::string>());
 }
+
+INSTANTIATE_TEST_SUITE_P(Kills, DevShm,
+                         ::testing::Values(Kills{"OneMemfd", false, {1}},
+                                           Kills{"AllMemfd", false, {0, 1, 2, 3}},
+                                           Kills{"OneFile", true, {1}},
+                                           Kills{"AllFile", true, {0, 1, 2, 3}}),
+                         [](const auto& tested) { return std::string(tested.param.name); });
 
 }  // namespace
 }  // namespace isthmus
