@@ -1,4 +1,4 @@
-# Sourced by test.sh, check.sh and long.sh: runs named stages, times them, counts the outcomes.
+# Sourced by test.sh, check.sh and run_long.sh: runs named stages, times them, counts the outcomes.
 # A stage that exits with 77 is skipped; its last line says why.
 
 passed=0
