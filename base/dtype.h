@@ -101,6 +101,11 @@ constexpr bool dtype_rounds(DType dtype) {
   return dtype_kind(dtype) == DTypeKind::kFloat && dtype_bytes(dtype) <= 2;
 }
 
+// True of the types of which a sum of a few large numbers is infinite though their mean is not.
+constexpr bool dtype_narrow(DType dtype) {
+  return dtype_rounds(dtype) && dtype != DType::kBFloat16;
+}
+
 constexpr std::string_view red_op_name(RedOp op) {
   constexpr std::array<std::string_view, kRedOpCount> kNames = {
       "SUM", "AVG", "MIN", "MAX", "PROD", "BAND", "BOR", "BXOR", "PREMUL_SUM"};

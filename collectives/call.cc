@@ -50,10 +50,7 @@ bool lengths_unknown(const Call& call) {
   return call.op == OpKind::kAllToAll && !call.counts.empty();
 }
 
-std::size_t largest_count(const Call& call) {
-  if (call.counts.empty()) [[likely]] {
-    return call.count;
-  }
+std::size_t largest_block(const Call& call) {
   return lengths_unknown(call) ? 0 : *std::max_element(call.counts.begin(), call.counts.end());
 }
 

@@ -47,7 +47,11 @@ struct Call {
 bool lengths_unknown(const Call& call);
 
 // Elements of the largest block that all ranks know of; of the whole data where it has no blocks.
-std::size_t largest_count(const Call& call);
+std::size_t largest_block(const Call& call);
+
+inline std::size_t largest_count(const Call& call) {
+  return call.counts.empty() ? call.count : largest_block(call);
+}
 
 // Of the buffers of one rank of a group.
 std::size_t input_bytes(const Call& call, std::uint32_t rank, std::uint32_t ranks);

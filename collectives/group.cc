@@ -52,11 +52,21 @@ Status Group::check(const Call& call) const {
   return {};
 }
 
-// Points the run at this rank's operand of a PREMUL_SUM, in memory of the run: the caller's stays
+// Whether a mean is taken of operands that were divided before: where one Reduce takes all of them
+// it divides before it rounds, but a sum that leaves a node must not overflow before that.
+bool Group::divides_first(const Call& call) const {
+  return call.red_op == RedOp::kAvg && dtype_narrow(call.dtype) && op_traits(call.op).reduces &&
+         channel_.ranks() > 2 &&
+         !(topology_.one_mapped_node() && channel_.ranks() <= kReduceOperandsMax);
+}
+
+// Points the run at this rank's operand times its factor, in memory of the run: the caller's stays
 // as it is, for the call may yet be refused. Before the baton, as it may take long.
 Status Group::premultiply(const Call& call, Run* run) const {
   const OpTraits& traits = op_traits(call.op);
-  if (call.red_op != RedOp::kPremulSum || !traits.reduces || channel_.ranks() == 1) [[likely]] {
+  const bool scaled = call.red_op == RedOp::kPremulSum && traits.reduces && channel_.ranks() > 1;
+  const bool divided = divides_first(call);
+  if (!scaled && !divided) [[likely]] {
     return {};
   }
   const std::size_t bytes = input_bytes(call, channel_.rank, channel_.ranks());
@@ -65,11 +75,12 @@ Status Group::premultiply(const Call& call, Run* run) const {
     return Error{.code = Code::kResource,
                  .culprit = channel_.world_rank(),
                  .message = fmt::format("rank {}: {} in group '{}': cannot allocate {} bytes for "
-                                        "the operand of PREMUL_SUM",
-                                        channel_.world_rank(), traits.name, channel_.name, bytes)};
+                                        "the operand of {}",
+                                        channel_.world_rank(), traits.name, channel_.name, bytes,
+                                        red_op_name(call.red_op))};
   }
   scale_kernel(call.dtype)(run->scaled_input.get(), call.input, bytes / dtype_bytes(call.dtype),
-                           call.factor);
+                           divided ? 1.0 / channel_.ranks() : call.factor);
   return {};
 }
 
@@ -98,7 +109,8 @@ Result<std::shared_ptr<const Plan>> Group::build_plan(const Call& call, std::siz
   auto plan = std::make_shared<Plan>();
   plan->schedule = std::move(schedule);
   plan->reduce = op_traits(call.op).reduces ? reduce_kernel(call.dtype, call.red_op) : nullptr;
-  plan->divisor = call.red_op == RedOp::kAvg ? static_cast<std::int32_t>(channel_.ranks()) : 1;
+  const bool divides = call.red_op == RedOp::kAvg && !divides_first(call);
+  plan->divisor = divides ? static_cast<std::int32_t>(channel_.ranks()) : 1;
   return std::shared_ptr<const Plan>(std::move(plan));
 }
 

@@ -56,6 +56,7 @@ class Group {
   Result<const Plan*> find_plan(const Call& call, std::size_t bytes);
   Result<std::shared_ptr<const Plan>> build_plan(const Call& call, std::size_t bytes) const;
   void bind(const Call& call, std::size_t bytes, const CallOptions& options, Run* run) const;
+  bool divides_first(const Call& call) const;
   Status premultiply(const Call& call, Run* run) const;
   Status run_alone(const Call& call) const;
 

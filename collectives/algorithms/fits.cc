@@ -62,11 +62,6 @@ bool messages_at_once(const Topology& topology, const Payload& payload) {
   return messages(topology, payload) && topology.ranks() <= kOperandsMax;
 }
 
-bool messages_in_turn(const Topology& topology, const Payload& payload) {
-  return messages(topology, payload) &&
-         (!payload.rounds || topology.ranks() == 2 || topology.ranks() > kOperandsMax);
-}
-
 bool several_nodes(const Topology& topology, const Payload&) {
   return topology.nodes() >= 2 && topology.mapped_all() && topology.ranks() <= kMessageRanksMax &&
          topology.nodes() <= kOperandsMax && topology.locals_max() <= kOperandsMax;
@@ -198,6 +193,48 @@ bool stages_node_blocks(const Topology& topology, const Payload& payload) {
 bool stages_tree(const Topology& topology, const Payload& payload) {
   return several_nodes(topology, payload) &&
          stage_holds(payload, tree_pieces(topology, payload), 1);
+}
+
+Tuning star_pieces(const Topology& topology, const Payload& payload) {
+  return in_pieces(payload, 262144, static_cast<std::size_t>(topology.nodes()) + 5, 4, 1);
+}
+
+bool stages_star(const Topology& topology, const Payload& payload) {
+  return several_nodes(topology, payload) &&
+         stage_holds(payload, star_pieces(topology, payload), 1);
+}
+
+Tuning root_pieces(const Topology& topology, const Payload& payload) {
+  return in_pieces(payload, 262144, ranks_of(topology) + 2, 2, 1);
+}
+
+Tuning staged_to_root(const Topology& topology, const Payload& payload) {
+  return in_pieces(payload, quarter(payload), ranks_of(topology) + 5, 4, 2);
+}
+
+bool stages_to_root(const Topology& topology, const Payload& payload) {
+  return one_node(topology, payload) && stage_holds(payload, staged_to_root(topology, payload), 1);
+}
+
+namespace {
+
+bool in_turn(const Topology& topology, const Payload& payload, bool once_per_level) {
+  return messages(topology, payload) && (!payload.rounds || topology.ranks() == 2 ||
+                                         (topology.ranks() > kOperandsMax && !once_per_level));
+}
+
+}  // namespace
+
+bool all_reduces_in_turn(const Topology& topology, const Payload& payload) {
+  return in_turn(topology, payload, stages_lanes(topology, payload));
+}
+
+bool scatters_in_turn(const Topology& topology, const Payload& payload) {
+  return in_turn(topology, payload, stages_node_blocks(topology, payload));
+}
+
+bool reduces_in_turn(const Topology& topology, const Payload& payload) {
+  return in_turn(topology, payload, stages_star(topology, payload));
 }
 
 bool stages_reduce_tree(const Topology& topology, const Payload& payload) {

@@ -32,7 +32,9 @@ bool messages_at_once(const Topology& topology, const Payload& payload);
 
 // Two operands at a time: a 16-bit sum of more than two ranks rounds more than once, so those come
 // here only where nothing else can.
-bool messages_in_turn(const Topology& topology, const Payload& payload);
+bool all_reduces_in_turn(const Topology& topology, const Payload& payload);
+bool scatters_in_turn(const Topology& topology, const Payload& payload);
+bool reduces_in_turn(const Topology& topology, const Payload& payload);
 
 // Several nodes whose ranks share memory.
 bool several_nodes(const Topology& topology, const Payload& payload);
@@ -68,6 +70,14 @@ Tuning node_blocks(const Topology& topology, const Payload& payload);
 bool stages_node_blocks(const Topology& topology, const Payload& payload);
 
 bool stages_tree(const Topology& topology, const Payload& payload);
+
+// Pieces that the root takes from everyone: from nodes, by messages, or staged.
+Tuning star_pieces(const Topology& topology, const Payload& payload);
+bool stages_star(const Topology& topology, const Payload& payload);
+Tuning root_pieces(const Topology& topology, const Payload& payload);
+Tuning staged_to_root(const Topology& topology, const Payload& payload);
+bool stages_to_root(const Topology& topology, const Payload& payload);
+
 bool stages_reduce_tree(const Topology& topology, const Payload& payload);
 
 }  // namespace isthmus

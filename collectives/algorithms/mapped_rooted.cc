@@ -66,13 +66,19 @@ Result<Schedule> staged_broadcast(const Request& request) {
   }
   // The root fills all slots, then waits for the readers of the oldest.
   for (std::uint32_t piece = 0; piece < pieces; ++piece) {
+    if (piece == slots) {
+      // Before it waits for readers: every rank may take itself for the root.
+      b.await_all(kAnnounceLine, 1);
+    }
     if (piece >= slots) {
       b.await_all(kRead, piece - slots + 1);
     }
     b.copy(b.stage(request.tuning.slot(piece)), Builder::output(piece), piece, piece + 1);
     b.publish(piece == 0 ? kAnnounceLine : kStaged, piece + 1);
   }
-  b.await_all(kAnnounceLine, 1);
+  if (pieces <= slots) {
+    b.await_all(kAnnounceLine, 1);
+  }
   return b.build();
 }
 
@@ -112,6 +118,9 @@ Result<Schedule> staged_scatter(const Request& request) {
     return b.build();
   }
   for (std::uint32_t piece = 0; piece < tuning.pieces; ++piece) {
+    if (piece == tuning.slots) {
+      b.await_all(kAnnounceLine, 1);
+    }
     if (piece >= tuning.slots) {
       b.await_all(kRead, piece - tuning.slots + 1);
     }
@@ -119,7 +128,9 @@ Result<Schedule> staged_scatter(const Request& request) {
     b.publish(piece == 0 ? kAnnounceLine : kStaged, piece + 1);
     b.copy(Builder::output(piece), Builder::input(own + piece), own + piece, own + piece + 1);
   }
-  b.await_all(kAnnounceLine, 1);
+  if (tuning.pieces <= tuning.slots) {
+    b.await_all(kAnnounceLine, 1);
+  }
   return b.build();
 }
 

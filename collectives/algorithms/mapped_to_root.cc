@@ -37,13 +37,19 @@ void show_to_root(Builder& b, Place place, std::uint32_t own, std::uint32_t root
 Result<Schedule> stage_for_root(Builder& b, const Request& request, std::uint32_t own) {
   const Tuning& tuning = request.tuning;
   for (std::uint32_t piece = 0; piece < tuning.pieces; ++piece) {
+    if (piece == tuning.slots) {
+      // Before it waits for what only a root does: there may be none, or another one.
+      b.await_all(kAnnounceLine, 1);
+    }
     if (piece >= tuning.slots) {
       b.await(kRead, piece - tuning.slots + 1, request.root, 1);
     }
     b.copy(b.stage(tuning.slot(piece)), Builder::input(piece), own + piece, own + piece + 1);
     b.publish(piece == 0 ? kAnnounceLine : kStaged, piece + 1);
   }
-  b.await_all(kAnnounceLine, 1);
+  if (tuning.pieces <= tuning.slots) {
+    b.await_all(kAnnounceLine, 1);
+  }
   return b.build();
 }
 

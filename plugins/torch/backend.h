@@ -434,6 +434,11 @@ class BackendIsthmus final : public c10d::Backend {
     std::vector<std::size_t> lengths(static_cast<std::size_t>(getSize()));
     std::vector<std::size_t> offsets(lengths.size());
     c10d::computeLengthsAndOffsets(splits, tensor, &lengths, &offsets);
+    if (!kernel_dtype(tensor.scalar_type())) {  // as move_call() has it: moved as bytes
+      for (std::size_t& length : lengths) {
+        length *= tensor.element_size();
+      }
+    }
     return lengths;
   }
 

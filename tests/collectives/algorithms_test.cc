@@ -89,6 +89,25 @@ TEST(AlgorithmsTest, TuningsStayInBounds) {
   }
 }
 
+// A schedule that only one rank cannot build would leave the others waiting.
+TEST(AlgorithmsTest, EveryRankCanBuildTheLargest) {
+  for (const Topology& topology : {Topology::grid(1, 64), Topology::grid(32, 2),
+                                   Topology::grid(64, 1), Topology::grid(4, 16)}) {
+    for (const Algorithm& algorithm : algorithms()) {
+      const Payload payload = {std::size_t{1} << 40, false};
+      if (!algorithm.applicable(topology, payload)) {
+        continue;
+      }
+      const Tuning tuning = algorithm.tune(topology, payload);
+      const auto last = static_cast<std::uint32_t>(topology.ranks()) - 1;
+      for (const std::uint32_t rank : {0U, 1U, last}) {
+        const Result<Schedule> schedule = algorithm.build({topology, rank, 0, tuning});
+        EXPECT_TRUE(schedule.ok()) << schedule.error().message;
+      }
+    }
+  }
+}
+
 TEST(AlgorithmsTest, SizeClassesCoverAllSizes) {
   EXPECT_EQ(size_class(0), 0U);
   EXPECT_EQ(size_class(48), 0U);

@@ -135,5 +135,22 @@ TEST(SelectTest, RefusesWhatDoesNotFit) {
       << unknown.error().message;
 }
 
+// Also beyond what one Reduce takes, where nodes make it possible.
+TEST(SelectTest, LargeGroupsRoundOncePerLevelToo) {
+  for (const Topology& topology : {Topology::grid(8, 16), Topology::grid(2, 64)}) {
+    for (const OpKind op : {OpKind::kAllReduce, OpKind::kReduceScatter, OpKind::kReduce}) {
+      for (const std::size_t bytes : {std::size_t{8}, std::size_t{4096}, std::size_t{1} << 20}) {
+        const Choice choice = select_algorithm(topology, op, {bytes, true}, "").value();
+        const std::string_view name = choice.algorithm->name;
+        // Those that combine two operands at a time.
+        for (const char* word : {"chain", "tree", "ring", "doubling", "halving"}) {
+          EXPECT_TRUE(name.starts_with("two_level") || name.find(word) == name.npos)
+              << name << ", " << bytes << " bytes";
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace isthmus

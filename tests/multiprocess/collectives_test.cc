@@ -89,6 +89,23 @@ TEST_P(Collectives, AllReduceSumsInPlaceAndOutOfPlace) {
   });
 }
 
+// The sum of large float16 numbers is infinite; their mean is not, on one level or on two.
+TEST_P(Collectives, TheMeanOfLargeHalvesIsFinite) {
+  expect_all([](World& world) {
+    Communicator& group = world.communicator();
+    constexpr std::uint16_t kLarge = 0x7800;  // 32768 in float16
+    for (const std::size_t count : {std::size_t{4}, std::size_t{3000}, std::size_t{100'000}}) {
+      std::vector<std::uint16_t> data(count, kLarge);
+      REQUIRE_OK(group.all_reduce(data.data(), data.data(), count, DType::kFloat16, RedOp::kAvg));
+      for (const std::uint16_t value : data) {
+        // A third of it, three times, may be one unit short.
+        REQUIRE_RANK(value == kLarge || (group.size() == 3 && value == kLarge - 1));
+      }
+    }
+    return 0;
+  });
+}
+
 TEST_P(Collectives, AllGatherAndReduceScatter) {
   expect_all([](World& world) {
     Communicator& group = world.communicator();
