@@ -33,7 +33,7 @@ test: setup  ## build; unit, conformance, simulation, multi-process and Python t
 check: setup  ## format, style, layers, headers, clang-tidy, sanitizers, labs
 	@tools/check.sh
 
-long: package  ## what takes longer: soak, kill points, shaped tables
+long: package  ## soaks, kills, repeated tests, shaped tables: about 30 minutes on 2 cores
 	@tools/run_long.sh
 
 format: setup  ## lay out every C++ file
