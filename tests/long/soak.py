@@ -5,9 +5,9 @@
 
 All ranks draw the same sequence from the seed: operation, type, size, reduction, group, whether it
 is waited for at once. Values are small integers, exact in every type and order of summation. Groups
-are made and destroyed on the way. The seconds count from when the ranks have met. With --kills, N jobs run one after the other and in each a rank
-is killed at a random time: every survivor must name it within two seconds. A failure prints the
-seed and the round that repeat it.
+are made and destroyed on the way. The seconds count from when the ranks have met. With --kills, N
+jobs run one after the other and in each a rank is killed at a random time: every survivor must name
+it within two seconds. A failure prints the round that, with the seed, repeats it.
 """
 
 from __future__ import annotations
