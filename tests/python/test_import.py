@@ -154,6 +154,7 @@ except ImportError as error:
     version, message = done.stdout.splitlines()
     assert version == isthmus.__version__
     assert "pip install torch" in message, message
+    assert done.stderr.count("pip install torch") == 1, done.stderr
 
 
 def test_versions():

@@ -57,6 +57,22 @@ class _RegisterLater:
         return spec
 
 
+def _say_without_torch():
+    """One line on stderr where there is no torch; our own commands do not need it."""
+    import importlib.util
+    import os.path
+
+    program = os.path.basename(sys.argv[0]) if sys.argv else ""
+    if program == _NAME or program.endswith("_perf") or importlib.util.find_spec("torch"):
+        return
+    print(
+        "isthmus: PyTorch is not installed, so its backend is not there. Run: "
+        "pip install torch==2.13.0 && pip install --force-reinstall --no-deps . "
+        "(in the folder of isthmus' source)",
+        file=sys.stderr,
+    )
+
+
 def __getattr__(name):
     if name == "torch_version":
         from isthmus import _torch
@@ -75,3 +91,6 @@ if _C10D in sys.modules:
         _register()
 elif "torch" not in sys.modules:
     sys.meta_path.insert(0, _RegisterLater())
+
+if "torch" not in sys.modules or sys.modules["torch"] is None:
+    _say_without_torch()
