@@ -1,7 +1,7 @@
 // Goal: every algorithm of the table is right for every group of up to 64 ranks on one node, for
 // every nodes x ranks-per-node with a product of up to 64, on uneven nodes, for all roots and three
-// sizes, in eager and rendezvous delivery; and any two that follow one another on a group leave each
-// other's slots and messages alone. Method: the symbolic proof of schedule/verify.
+// sizes, in eager and rendezvous delivery; any two operations in a row leave each other's slots and
+// messages alone. Method: the symbolic proof of schedule/verify.
 
 #include <algorithm>
 #include <cstdint>
