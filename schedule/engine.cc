@@ -381,6 +381,12 @@ bool Engine::poll_transports() {
   if (events_.empty()) {
     return moved;
   }
+  // Who said goodbye has left in good order: known before the posts that fail with it are handled.
+  for (const Notice& notice : events_.notices) {
+    if (notice.kind == Notice::Kind::kGoodbye) {
+      departed_.push_back(notice.from);
+    }
+  }
   // Handling may fail runs, which cancels posts, but never polls: the lists are stable.
   for (const Completion& completion : events_.completions) {
     handle(completion);
@@ -490,6 +496,10 @@ void Engine::shutdown(const Error& why) {
       over_ = std::make_shared<const Error>(why);
       for (Channel* channel : channels_) {
         fail_channel(*channel, why, false);
+        if (channel->own != nullptr) {
+          channel->own->state.left.store(1, std::memory_order_release);
+          ring_sleepers(*channel);
+        }
       }
       for (Transport* transport : transports_) {
         transport->shutdown();

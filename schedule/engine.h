@@ -172,9 +172,11 @@ class Engine {
   // Failing (failure.cc).
   void check(std::int64_t now_ns);
   void check_run(Run& run, std::int64_t now_ns);
+  int find_left(const Run& run) const;
   void check_records(Channel& channel);
   Error first_cause(const Error& error) const;
   void suspect(int world_rank, Channel* channel, const Error& error);
+  bool departed(int world_rank) const;
   bool lost(Channel& channel, std::uint32_t peer, Code code);
   void judge_suspects(std::int64_t now_ns);
   void declare_dead(int world_rank, const Error& error);

@@ -169,17 +169,20 @@ void Engine::suspect(int world_rank, Channel* channel, const Error& error) {
   }
 }
 
+bool Engine::departed(int world_rank) const {
+  return std::find(departed_.begin(), departed_.end(), world_rank) != departed_.end();
+}
+
 // True when a failure of a message means that its peer is lost: a suspect then, and the run waits
-// for the verdict.
+// for the verdict. Of a rank of this node, check_run() and its pidfd give it.
 bool Engine::lost(Channel& channel, std::uint32_t peer, Code code) {
   const int world_rank = channel.world_ranks[peer];
-  const bool departed =
-      std::find(departed_.begin(), departed_.end(), world_rank) != departed_.end();
-  if (code == Code::kPeerDead && !departed) {
+  const bool left = departed(world_rank);
+  if (code == Code::kPeerDead && !left) {
     suspect(world_rank, nullptr, gone_error(world_rank));
     return true;
   }
-  if (code == Code::kAborted || departed) {
+  if (code == Code::kAborted || left) {
     suspect(world_rank, &channel, left_error(world_rank));
     return true;
   }
@@ -223,10 +226,6 @@ void Engine::declare_dead(int world_rank, const Error& error) {
 }
 
 void Engine::on_notice(const Notice& notice) {
-  if (notice.kind == Notice::Kind::kGoodbye) {
-    departed_.push_back(notice.from);
-    return;
-  }
   if (notice.kind == Notice::Kind::kDead && !first_death_) {
     first_death_ =
         Error{.code = Code::kPeerDead, .culprit = notice.culprit, .message = notice.text};
@@ -387,23 +386,39 @@ void Engine::check_run(Run& run, std::int64_t now_ns) {
     return;
   }
   note_waiting(run, now_ns);
-  // A rank of this node that left the group will never come.
-  const Wait wait = find_wait(run);
-  Channel& channel = *run.channel;
-  for (const MappedPeer& peer : channel.peers) {
-    const bool awaited = std::find(wait.world_ranks.begin(), wait.world_ranks.end(),
-                                   peer.world_rank) != wait.world_ranks.end();
-    if (awaited && peer.block != nullptr &&
-        peer.block->state.left.load(std::memory_order_acquire) != 0) {
-      // It may have come, written and left between the two looks.
-      if (const Wait again = find_wait(run);
-          std::find(again.world_ranks.begin(), again.world_ranks.end(), peer.world_rank) !=
-          again.world_ranks.end()) {
-        fail_channel(channel, left_error(peer.world_rank), true);
-        return;
-      }
+  // A rank of this node that left the group will never come. It may have come, written and left
+  // between two looks at the wait, or recorded first why it left.
+  if (find_left(run) >= 0) {
+    Channel& channel = *run.channel;
+    check_records(channel);
+    const int left = run.state == Run::State::kDone ? -1 : find_left(run);
+    if (left >= 0) {
+      fail_channel(channel, left_error(left), true);
     }
   }
+}
+
+// A rank of this node that the run waits for and that has left the group, -1 none.
+int Engine::find_left(const Run& run) const {
+  std::vector<int> gone;
+  for (const MappedPeer& peer : run.channel->peers) {
+    const bool left =
+        peer.block != nullptr && peer.block->state.left.load(std::memory_order_acquire) != 0;
+    if (left || departed(peer.world_rank)) {
+      gone.push_back(peer.world_rank);
+    }
+  }
+  if (gone.empty()) {
+    return -1;
+  }
+  // Looked at after the words that they left: what they did before is seen.
+  const Wait wait = find_wait(run);
+  for (const int rank : wait.world_ranks) {
+    if (std::find(gone.begin(), gone.end(), rank) != gone.end()) {
+      return rank;
+    }
+  }
+  return -1;
 }
 
 // The slow look at everything that can go wrong. Called about every millisecond of waiting.

@@ -123,9 +123,13 @@ void Engine::handle(const Completion& completion) {
       return;
     }
     const int peer = transfer.channel->world_ranks[transfer.peer];
-    Error error = completion.code == Code::kPeerDead  ? gone_error(peer)
-                  : completion.code == Code::kAborted ? left_error(peer)
-                                                      : failure;
+    const bool over = completion.code == Code::kPeerDead;
+    Error error = failure;
+    if (completion.code == Code::kAborted || (over && departed(peer))) {
+      error = left_error(peer);
+    } else if (over) {
+      error = gone_error(peer);
+    }
     if (completion.code == Code::kMismatch) {
       error.message = fmt::format("sizes differ: {} bytes here, {} bytes on rank {}",
                                   transfer.is_recv ? transfer.into.size() : transfer.data.size(),
@@ -139,7 +143,6 @@ void Engine::handle(const Completion& completion) {
   if (run.state != Run::State::kActive || !run.posted[index]) {
     return;
   }
-  run.posted[index] = false;
   Channel& channel = *run.channel;
   const Step& step = run.plan->schedule.steps[index];
   const bool other_operation =
@@ -155,12 +158,14 @@ void Engine::handle(const Completion& completion) {
     return;
   }
   if (completion.failed) {
+    // The step stays posted: so the run still names whom it waits for.
     if (lost(channel, step.peer, completion.code)) {
       return;
     }
     fail_channel(channel, describe_failure(run, index, failure), true);
     return;
   }
+  run.posted[index] = false;
   complete_step(run, index);
 }
 

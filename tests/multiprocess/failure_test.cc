@@ -276,6 +276,79 @@ TEST(Failure, ARankThatLeftIsNamed) {
       << marks.get(rank_name(0));
 }
 
+struct Leaving {
+  std::string layout;
+  int leaver = 1;
+  bool process_ends = false;
+};
+
+class Leaver : public ::testing::TestWithParam<Leaving> {};
+
+// Rank 0 has begun a gather, and posted what it has to, when another rank ends its world in place
+// of calling: the survivors name it at once, as one that left in good order.
+TEST_P(Leaver, IsNamedLongBeforeTheTimeLimit) {
+  const Leaving tested = GetParam();
+  const Marks marks;
+  Ranks::Options options;
+  options.size = static_cast<int>(tested.layout.size());
+  options.node_ids = nodes_of(tested.layout);
+  options.timeout_ms = 50'000;
+  if (options.node_ids.front() != options.node_ids.back()) {
+    options.variables = {{"ISTHMUS_ALGO", "direct_gather"}};
+  }
+  Ranks ranks(options, [&](World& world) {
+    std::vector<float> mine(100, 1.0F);
+    std::vector<float> all(400);
+    const Call call{OpKind::kGather, DType::kFloat32, RedOp::kSum, 0,
+                    mine.data(),     all.data(),      mine.size()};
+    if (!world.communicator().run(call).ok()) {
+      return 1;
+    }
+    if (world.rank() == tested.leaver) {
+      marks.wait_for("posted");
+      world.shutdown("over");
+      return tested.process_ends || marks.wait_for("over", 50'000) ? 0 : 2;
+    }
+    const Result<WorkRef> work = world.communicator().start(call);
+    if (!work.ok()) {
+      return 3;
+    }
+    const std::int64_t begin_ns = monotonic_ns();
+    if (world.rank() == 0) {
+      marks.put("posted", "");
+    }
+    Status status = (*work)->wait(Deadline::after_ms(40'000));
+    // The others may have been done with their part.
+    if (status.ok() && world.rank() != 0) {
+      status = world.communicator().barrier();
+    }
+    marks.put(rank_name(world.rank()), fmt::format("{} {}", (monotonic_ns() - begin_ns) / kNsPerMs,
+                                                   status.ok() ? "" : status.error().message));
+    return !status.ok() && status.error().code == Code::kAborted ? 0 : 4;
+  });
+  for (int rank = 0; rank < options.size; ++rank) {
+    if (rank == tested.leaver) {
+      continue;
+    }
+    EXPECT_EQ(ranks.wait(rank), 0) << told(marks, rank).text;
+    const Told error = told(marks, rank);
+    EXPECT_NE(error.text.find(fmt::format("rank {} has left", tested.leaver)), std::string::npos)
+        << error.text;
+    EXPECT_LT(error.at_ms, 10'000) << error.text;
+  }
+  marks.put("over", "");
+  EXPECT_EQ(ranks.wait(tested.leaver), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, Leaver,
+                         ::testing::Values(Leaving{"aaaa", 1, false}, Leaving{"aabb", 1, false},
+                                           Leaving{"aabb", 1, true}, Leaving{"aabb", 2, false},
+                                           Leaving{"aabb", 2, true}),
+                         [](const auto& tested) {
+                           return fmt::format("{}{}{}", tested.param.layout, tested.param.leaver,
+                                              tested.param.process_ends ? "ends" : "stays");
+                         });
+
 class Staging : public ::testing::TestWithParam<std::string> {};
 
 // Each rank is refused at once, not at the time limit, and alike; smaller operations still run.
