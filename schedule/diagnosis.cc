@@ -101,6 +101,19 @@ Error staging_error(const Run& run, std::size_t wanted, std::size_t allowed) {
           channel.world_rank(), allowed)};
 }
 
+Error scratch_error(const Run& run, std::size_t wanted) {
+  const Channel& channel = *run.channel;
+  return Error{
+      .code = Code::kResource,
+      .culprit = channel.world_rank(),
+      .message = fmt::format(
+          "{} was refused before data moved: the algorithm {} needs {} bytes of scratch memory on "
+          "rank {}, and the system gave none; free memory there, raise its limit, or make smaller "
+          "calls (the group stays usable)",
+          describe_run(channel, run.sequence, run.info), run.plan->schedule.algorithm, wanted,
+          channel.world_rank())};
+}
+
 Error gone_error(int world_rank) {
   return Error{.code = Code::kPeerDead,
                .culprit = world_rank,

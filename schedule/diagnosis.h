@@ -29,6 +29,9 @@ Error describe_failure(const Run& run, std::uint32_t step, const Error& cause);
 // The error of a run that stages more than this process ever may.
 Error staging_error(const Run& run, std::size_t wanted, std::size_t allowed);
 
+// The error of a run whose scratch memory the system does not give.
+Error scratch_error(const Run& run, std::size_t wanted);
+
 // "rank 5 is gone: ...".
 Error gone_error(int world_rank);
 

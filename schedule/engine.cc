@@ -26,6 +26,10 @@ std::size_t stage_bytes(const Run& run) {
   return std::size_t{run.plan->schedule.stage_units} * run.geometry.unit_bytes();
 }
 
+std::size_t scratch_bytes(const Run& run) {
+  return std::size_t{run.plan->schedule.scratch_units} * run.geometry.unit_bytes();
+}
+
 bool sends_messages(const Schedule& schedule) {
   return !schedule.in_order;
 }
@@ -307,8 +311,10 @@ bool Engine::begin(Run& run) {
     run.stage[channel.local] = node_->own().stage() + run.lease->offset;
   }
   channel.own->infos[run.sequence % kAnnounceRing] = run.info;
+  bool has_scratch = true;
   if (schedule.scratch_units != 0) {
-    run.scratch = scratch_.take(std::size_t{schedule.scratch_units} * run.geometry.unit_bytes());
+    run.scratch = scratch_.take(scratch_bytes(run));
+    has_scratch = run.scratch.memory != nullptr;
   }
   run.state = Run::State::kActive;
   runs_.push_back(&run);
@@ -316,9 +322,10 @@ bool Engine::begin(Run& run) {
     ++messaging_;
     prepare_dataflow(run);
   }
-  if (!fits) [[unlikely]] {
+  if (!fits || !has_scratch) [[unlikely]] {
     // The part of another rank may fit.
-    const Error error = staging_error(run, stage_bytes(run), node_->own().stage_bytes());
+    const Error error = fits ? scratch_error(run, scratch_bytes(run))
+                             : staging_error(run, stage_bytes(run), node_->own().stage_bytes());
     tell(channel, run.sequence, Notice::Kind::kRefused, error);
     fail(run, error);
     return true;

@@ -25,7 +25,11 @@ ScratchPool::Block ScratchPool::take(std::size_t bytes) {
     return block;
   }
   const std::size_t size = std::max(align_line(bytes), kCacheLine);
-  auto* const memory = static_cast<std::byte*>(::operator new(size, std::align_val_t{kCacheLine}));
+  auto* const memory =
+      static_cast<std::byte*>(::operator new(size, std::align_val_t{kCacheLine}, std::nothrow));
+  if (memory == nullptr) [[unlikely]] {
+    return {};
+  }
   return Block{.memory = std::unique_ptr<std::byte, Block::Free>(memory), .bytes = size};
 }
 

@@ -30,7 +30,8 @@ class ScratchPool {
     std::size_t bytes = 0;
   };
 
-  // A block of `bytes` or more: the smallest one kept that is not several times too large.
+  // A block of `bytes` or more: the smallest one kept that is not several times too large. Without
+  // memory where the system has none to give.
   Block take(std::size_t bytes);
 
   // Takes a block back; one without memory is ignored.

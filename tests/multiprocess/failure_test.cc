@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
@@ -395,6 +396,55 @@ TEST_P(Staging, WhatNeverFitsIsRefusedByEveryRank) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, Staging, ::testing::Values("aa", "aabb"),
                          [](const auto& tested) { return tested.param; });
+
+// Rank 0 gets no scratch memory for its part: both ranks are refused, and a smaller call still
+// runs.
+TEST(Failure, ScratchThatTheSystemDoesNotGiveIsRefusedByEveryRank) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs the address space that this takes away";
+#endif
+  const Marks marks;
+  Ranks::Options options;
+  options.size = 2;
+  options.node_ids = nodes_of("ab");
+  options.timeout_ms = 50'000;
+  options.variables = {{"ISTHMUS_ALGO", "gather_all_reduce"}};
+  Ranks ranks(options, [&](World& world) {
+    std::vector<float> data(std::size_t{1} << 25, 1.0F);
+    const Call call{OpKind::kAllReduce, DType::kFloat32, RedOp::kSum, 0,
+                    data.data(),        data.data(),     data.size()};
+    const std::int64_t begin_ns = monotonic_ns();
+    rlimit before{};
+    if (::getrlimit(RLIMIT_AS, &before) != 0) {
+      return 1;
+    }
+    rlimit tight = before;
+    std::size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    tight.rlim_cur = pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) + (64 << 20);
+    if (world.rank() == 0 && ::setrlimit(RLIMIT_AS, &tight) != 0) {
+      return 1;
+    }
+    const Status refused = world.communicator().run(call);
+    if (::setrlimit(RLIMIT_AS, &before) != 0) {
+      return 1;
+    }
+    marks.put(rank_name(world.rank()), fmt::format("{} {}", (monotonic_ns() - begin_ns) / kNsPerMs,
+                                                   refused.ok() ? "" : refused.error().message));
+    float one = 1.0F;
+    const Status after =
+        world.communicator().all_reduce(&one, &one, 1, DType::kFloat32, RedOp::kSum);
+    return !refused.ok() && refused.error().code == Code::kResource && after.ok() && one == 2.0F
+               ? 0
+               : 2;
+  });
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(ranks.wait(rank), 0);
+    const Told error = told(marks, rank);
+    EXPECT_NE(error.text.find("scratch memory on rank 0"), std::string::npos) << error.text;
+    EXPECT_LT(error.at_ms, 10'000) << error.text;
+  }
+}
 
 // Rank 1 shares only the world with rank 2: it must not blame rank 3, which only follows.
 TEST(Failure, TheFirstDeathIsNamedInGroupsThatItWasNotIn) {

@@ -26,6 +26,18 @@ TEST(Scratch, TheNextRunGetsTheSameMemory) {
   EXPECT_NE(pool.take(kMib).memory.get(), memory);
 }
 
+TEST(Scratch, WhatTheSystemDoesNotGiveIsABlockWithoutMemory) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizer's allocator ends the process instead";
+#endif
+  ScratchPool pool;
+  ScratchPool::Block block = pool.take(std::size_t{1} << 62);
+  EXPECT_EQ(block.memory, nullptr);
+  pool.give(std::move(block));
+  EXPECT_EQ(pool.kept_bytes(), 0U);
+  EXPECT_NE(pool.take(kMib).memory, nullptr);
+}
+
 TEST(Scratch, ASmallRunLeavesALargeBlock) {
   ScratchPool pool;
   pool.give(pool.take(64 * kMib));
