@@ -303,8 +303,9 @@ bool Engine::begin(Run& run) {
     }
   }
   run.peers_finished = run.sequence;
-  const bool fits = stage_bytes(run) <= node_->own().stage_bytes();
-  if (fits && schedule.stage_units != 0) {
+  const bool stages = schedule.stage_units != 0;
+  const bool fits = !stages || stage_bytes(run) <= node_->own().stage_bytes();
+  if (stages && fits) {
     if (!lease_stage(run)) {
       return false;
     }
@@ -427,7 +428,9 @@ void Engine::finish(Run& run) {
     std::erase(channel.pending, &run);
   }
   retire(run);
-  scratch_.give(std::move(run.scratch));
+  if (run.scratch.memory != nullptr) {
+    scratch_.give(std::move(run.scratch));
+  }
   if (run.sequence - channel.finished <= kActiveMax) {
     channel.finished_above |= 1ULL << (run.sequence - channel.finished - 1);
     while ((channel.finished_above & 1) != 0) {
