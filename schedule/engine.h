@@ -186,6 +186,7 @@ class Engine {
   void time_out_transfer(Transfer& transfer);
   void tell(Channel& channel, std::uint32_t sequence, Notice::Kind kind, const Error& error);
   void refuse(Channel& channel, std::uint32_t sequence, const Error& error);
+  void refuse_sent(Channel& channel, const Notice& notice);
   static void refuse_send(Channel& channel, const Notice& notice);
   Run* find_run(const Channel& channel, std::uint32_t sequence) const;
   void note_waiting(Run& run, std::int64_t now_ns);

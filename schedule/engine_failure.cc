@@ -147,6 +147,23 @@ void Engine::refuse_send(Channel& channel, const Notice& notice) {
   channel.refused_sends.emplace(static_cast<std::uint32_t>(member - members.begin()), error);
 }
 
+// A message of ours that its receiver could not take, as our transport heard after it was sent.
+void Engine::refuse_sent(Channel& channel, const Notice& notice) {
+  if (is_transfer(notice.sequence)) {
+    refuse_send(channel, notice);
+    return;
+  }
+  const std::uint32_t sequence = whole_sequence(notice.sequence, channel.next_sequence);
+  Error error{.code = notice.code, .culprit = notice.culprit, .message = notice.text};
+  if (const Run* run = find_run(channel, sequence)) {
+    error = mismatch_between(channel, sequence,
+                             {{.world_rank = options_.world_rank, .info = run->info},
+                              {.world_rank = notice.from, .info = *notice.peer_info}});
+    tell(channel, sequence, Notice::Kind::kRefused, error);
+  }
+  refuse(channel, sequence, error);
+}
+
 void Engine::settle_mismatch(Run& run, std::int64_t now_ns) {
   std::vector<Side> sides;
   if (!gather_sides(run, &sides) && now_ns - run.mismatch_since_ns < kSettleNs) {
@@ -234,18 +251,11 @@ void Engine::on_notice(const Notice& notice) {
     if (channel->id() != notice.group) {
       continue;
     }
-    if (notice.kind == Notice::Kind::kRefused && is_transfer(notice.sequence)) {
-      refuse_send(*channel, notice);
+    if (notice.peer_info) {
+      refuse_sent(*channel, notice);
       continue;
     }
     Error error{.code = notice.code, .culprit = notice.culprit, .message = notice.text};
-    const Run* run = find_run(*channel, notice.sequence);
-    if (notice.peer_info && run != nullptr) {
-      error = mismatch_between(*channel, notice.sequence,
-                               {{.world_rank = options_.world_rank, .info = run->info},
-                                {.world_rank = notice.from, .info = *notice.peer_info}});
-      tell(*channel, notice.sequence, Notice::Kind::kRefused, error);
-    }
     switch (notice.kind) {
       case Notice::Kind::kRefused:
         refuse(*channel, notice.sequence, error);

@@ -33,6 +33,12 @@ constexpr bool is_transfer(std::uint32_t sequence) {
   return (sequence & 0x80000000U) != 0;
 }
 
+// The whole sequence number that an operation's low word was made of: the one nearest to `near`.
+constexpr std::uint32_t whole_sequence(std::uint32_t word, std::uint32_t near) {
+  // Shifted left, the difference modulo 2^31 gets its sign.
+  return near + static_cast<std::uint32_t>(static_cast<std::int32_t>((word - near) << 1) >> 1);
+}
+
 constexpr std::uint32_t transfer_tag(std::uint32_t sequence) {
   return sequence & 0x7fffffffU;
 }
@@ -118,7 +124,8 @@ struct Notice {
   std::string text;  // the sender's sentence, at most kNoticeTextMax bytes
 
   // Of a refusal that the transport itself found after the send was done: what the receiver wanted.
-  // Does not travel.
+  // Does not travel. With it, and only then, `sequence` is the low word of an operation (see
+  // make_operation()), and may be a transfer's; else it is the whole number.
   std::optional<OperationInfo> peer_info = std::nullopt;
 };
 
