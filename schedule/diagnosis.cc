@@ -224,6 +224,21 @@ Error mismatch_between(const Channel& channel, std::uint32_t sequence,
           text)};
 }
 
+Error lengths_error(const Run& run, const Step& step, std::size_t here, std::uint64_t there) {
+  const Channel& channel = *run.channel;
+  const int peer = channel.world_ranks[step.peer];
+  const bool sends = step.kind == StepKind::kSend;
+  return Error{
+      .code = Code::kMismatch,
+      .culprit = -1,
+      .message = fmt::format(
+          "{} was refused: rank {} sends {} bytes to rank {}, which expects {} bytes; what a rank "
+          "sends to another must be as long as what that one takes from it (the group stays "
+          "usable)",
+          describe_run(channel, run.sequence, run.info), sends ? channel.world_rank() : peer,
+          sends ? here : there, sends ? peer : channel.world_rank(), sends ? there : here)};
+}
+
 bool gather_sides(const Run& run, std::vector<Side>* sides) {
   const Channel& channel = *run.channel;
   const std::uint32_t ring = run.sequence % kAnnounceRing;

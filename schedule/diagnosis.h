@@ -60,6 +60,10 @@ struct Side {
 Error mismatch_between(const Channel& channel, std::uint32_t sequence,
                        const std::vector<Side>& sides);
 
+// The error of a message step in an operation on which both sides agree, but for the bytes of this
+// message: `here` and `there`.
+Error lengths_error(const Run& run, const Step& step, std::size_t here, std::uint64_t there);
+
 // Local ranks' announcements of this run's sequence number; false while some are missing.
 bool gather_sides(const Run& run, std::vector<Side>* sides);
 

@@ -156,9 +156,16 @@ void Engine::refuse_sent(Channel& channel, const Notice& notice) {
   const std::uint32_t sequence = whole_sequence(notice.sequence, channel.next_sequence);
   Error error{.code = notice.code, .culprit = notice.culprit, .message = notice.text};
   if (const Run* run = find_run(channel, sequence)) {
-    error = mismatch_between(channel, sequence,
-                             {{.world_rank = options_.world_rank, .info = run->info},
-                              {.world_rank = notice.from, .info = *notice.peer_info}});
+    if (notice.peer_info->signature == run->info.signature) {
+      error.message = fmt::format(
+          "{} was refused: {}; what a rank sends to another must be as long as what "
+          "that one takes from it (the group stays usable)",
+          describe_run(channel, sequence, run->info), notice.text);
+    } else {
+      error = mismatch_between(channel, sequence,
+                               {{.world_rank = options_.world_rank, .info = run->info},
+                                {.world_rank = notice.from, .info = *notice.peer_info}});
+    }
     tell(channel, sequence, Notice::Kind::kRefused, error);
   }
   refuse(channel, sequence, error);

@@ -149,10 +149,13 @@ void Engine::handle(const Completion& completion) {
       completion.is_recv && completion.peer_info.signature != run.info.signature;
   if ((completion.failed && completion.code == Code::kMismatch) ||
       (!completion.failed && other_operation)) {
-    const Error error = mismatch_between(
-        channel, run.sequence,
-        {{.world_rank = channel.world_rank(), .info = run.info},
-         {.world_rank = channel.world_ranks[step.peer], .info = completion.peer_info}});
+    const Error error =
+        completion.peer_info.signature == run.info.signature
+            ? lengths_error(run, step, length(run, step), completion.peer_bytes)
+            : mismatch_between(
+                  channel, run.sequence,
+                  {{.world_rank = channel.world_rank(), .info = run.info},
+                   {.world_rank = channel.world_ranks[step.peer], .info = completion.peer_info}});
     tell(channel, run.sequence, Notice::Kind::kRefused, error);
     fail(run, error);
     return;

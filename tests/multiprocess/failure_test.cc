@@ -277,6 +277,45 @@ TEST(Failure, ARankThatLeftIsNamed) {
       << marks.get(rank_name(0));
 }
 
+class Lengths : public ::testing::TestWithParam<std::string> {};
+
+// Rank 0 sends four elements to rank 1, which takes three and names both. Rank 0 may be done then.
+TEST_P(Lengths, OfOneMessageAreNamedWhereTheCallsAgree) {
+  const Marks marks;
+  Ranks::Options options;
+  options.size = 2;
+  options.node_ids = nodes_of(GetParam());
+  Ranks ranks(options, [&](World& world) {
+    const std::vector<std::size_t> to = {2, world.rank() == 0 ? 4U : 2U};
+    const std::vector<std::size_t> from = {world.rank() == 0 ? 2U : 3U, 2};
+    std::vector<float> input(6, 1.0F);
+    std::vector<float> output(6);
+    Call call{OpKind::kAllToAll, DType::kFloat32, RedOp::kSum, 0, input.data(), output.data(), 0};
+    call.counts = to;
+    call.output_counts = from;
+    const Status status = world.communicator().run(call);
+    marks.put(rank_name(world.rank()), "0 " + (status.ok() ? "" : status.error().message));
+    const bool usable = world.communicator().barrier().ok();
+    const bool refused = !status.ok() && status.error().code == Code::kMismatch;
+    return usable && (refused || (status.ok() && world.rank() == 0)) ? 0 : 1;
+  });
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(ranks.wait(rank), 0);
+    const std::string text = told(marks, rank).text;
+    if (rank == 0 && text.size() < 2) {
+      continue;
+    }
+    EXPECT_NE(text.find("12 bytes"), std::string::npos) << text;
+    EXPECT_NE(text.find("rank 0"), std::string::npos) << text;
+    EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+    EXPECT_EQ(text.find("before data moved"), std::string::npos) << text;
+    EXPECT_TRUE(rank == 0 || text.find("16 bytes") != std::string::npos) << text;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, Lengths, ::testing::Values("aa", "ab"),
+                         [](const auto& tested) { return tested.param; });
+
 struct Leaving {
   std::string layout;
   int leaver = 1;
