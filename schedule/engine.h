@@ -200,6 +200,7 @@ class Engine {
   void idle(Idle& state);
   void sleep();
   Status open_sleeper();
+  void forget_life(int world_rank);
   void driver_main();
   void ensure_driver();
   void wake_driver();

@@ -449,6 +449,7 @@ void Engine::check(std::int64_t now_ns) {
   std::vector<int> dead;
   node_->poll_dead(&dead);
   for (const int rank : dead) {
+    forget_life(rank);
     declare_dead(rank, gone_error(rank));
   }
   judge_suspects(now_ns);

@@ -108,6 +108,17 @@ Status Engine::open_sleeper() {
   return {};
 }
 
+// A dead rank's pidfd stays readable: no sleep would last.
+void Engine::forget_life(int world_rank) {
+  const int fd = node_->life_of(world_rank);
+  // ENOENT: dead before the sleeper was opened.
+  if (sleeper_.valid() && fd >= 0 && ::epoll_ctl(sleeper_.get(), EPOLL_CTL_DEL, fd, nullptr) != 0 &&
+      errno != ENOENT) {
+    log(LogLevel::kWarn, "engine", "{}",
+        system_error(Code::kResource, errno, "cannot watch a descriptor no more").message);
+  }
+}
+
 // Sleeps until somebody rings, a transport has something, a peer dies, or kSleepMs has passed.
 // Without the token.
 void Engine::sleep() {

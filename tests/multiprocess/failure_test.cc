@@ -485,6 +485,59 @@ TEST(Failure, ScratchThatTheSystemDoesNotGiveIsRefusedByEveryRank) {
   }
 }
 
+// Rank 0 waits in a group that the death does not concern: it goes on to sleep, a millisecond at a
+// time, which shows in how often it gave its core away.
+TEST(Failure, WhoeverWaitsSleepsAfterADeathToo) {
+  const Marks marks;
+  Ranks::Options options;
+  options.size = 3;
+  Ranks ranks(options, [&](World& world) {
+    if (world.rank() == 2) {
+      return marks.wait_for("never", 60'000) ? 0 : 1;
+    }
+    const std::vector<int> pair = {0, 1};
+    Result<std::unique_ptr<Communicator>> group = world.new_group(pair, "pair");
+    if (!group.ok() || !(*group)->barrier().ok()) {
+      return 1;
+    }
+    if (world.rank() == 1) {
+      return marks.wait_for("go") && (*group)->barrier().ok() ? 0 : 1;
+    }
+    const auto sleeps = [] {
+      rusage use{};
+      return ::getrusage(RUSAGE_THREAD, &use) == 0 ? use.ru_nvcsw : -1;
+    };
+    int asked_since = 0;
+    long slept = 0;
+    CallOptions asking;
+    // Asked about ten times a second.
+    asking.keep_waiting = [&] {
+      marks.put("asleep", "");
+      if (asked_since == 0 && marks.get("killed").empty()) {
+        return true;
+      }
+      ++asked_since;
+      if (asked_since == 3) {
+        slept = sleeps();
+      } else if (asked_since == 7) {
+        slept = sleeps() - slept;
+        marks.put("go", "");
+      }
+      return true;
+    };
+    const Status status = (*group)->barrier(asking);
+    marks.put(rank_name(0), fmt::format("{} {}", slept, status.ok() ? "" : status.error().message));
+    return status.ok() ? 0 : 2;
+  });
+  ASSERT_TRUE(marks.wait_for("asleep"));
+  ::kill(ranks.pid(2), SIGKILL);
+  EXPECT_EQ(ranks.wait(2), -SIGKILL);
+  marks.put("killed", "yes");
+  EXPECT_EQ(ranks.wait(0), 0) << told(marks, 0).text;
+  EXPECT_EQ(ranks.wait(1), 0);
+  EXPECT_GE(told(marks, 0).at_ms, 100);
+}
+
 // Rank 1 shares only the world with rank 2: it must not blame rank 3, which only follows.
 TEST(Failure, TheFirstDeathIsNamedInGroupsThatItWasNotIn) {
   const Marks marks;

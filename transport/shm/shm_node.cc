@@ -353,6 +353,11 @@ void ShmNode::look_for_dead() {
   }
 }
 
+int ShmNode::life_of(int world_rank) const {
+  const auto found = peers_.find(world_rank);
+  return found == peers_.end() ? -1 : found->second.life.get();
+}
+
 int ShmNode::pid_of(int world_rank) const {
   const auto found = peers_.find(world_rank);
   return found == peers_.end() ? 0 : found->second.pid;

@@ -86,6 +86,9 @@ class ShmNode {
   // Process id as this rank's namespace sees it; 0 unknown.
   int pid_of(int world_rank) const;
 
+  // A peer's pidfd, readable once it is dead; -1 where there is none. Owned by this.
+  int life_of(int world_rank) const;
+
   // This rank's eventfd; readable after a peer rang.
   int bell_fd() const { return bell_.get(); }
 
