@@ -235,7 +235,7 @@ Status World::Impl::join_shared(std::span<const int> members, std::string_view n
     peer.world_rank = world_rank;
     channel.peers.push_back(peer);
   }
-  channel.seen_failures.assign(channel.peers.size(), 0);
+  channel.seen_failures.assign(channel.peers.size(), {});
   ISTHMUS_ASSIGN(channel.own,
                  node_->own().join_group(channel.key, name, channel.rank, channel.ranks()));
   return {};

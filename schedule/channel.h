@@ -68,7 +68,14 @@ struct Channel {
   };
 
   std::vector<Waiting> waiting;
-  std::vector<std::uint64_t> seen_failures;  // FailureRecord::state by local index, handled
+
+  // Of GroupBlock::refused and FailureRecord::state, by local index: what was handled.
+  struct Seen {
+    std::uint64_t failure = 0;
+    std::array<std::uint64_t, kAnnounceRing> refused{};
+  };
+
+  std::vector<Seen> seen_failures;
   std::shared_ptr<const Error> failure;  // set once: the group is over; shared with callers' errors
   std::atomic<std::int64_t> timeout_ms{0};
   std::atomic<std::uint64_t> issued{0};

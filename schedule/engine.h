@@ -174,6 +174,7 @@ class Engine {
   void check_run(Run& run, std::int64_t now_ns);
   int find_left(const Run& run) const;
   void check_records(Channel& channel);
+  void check_refused(Channel& channel, std::size_t local);
   Error first_cause(const Error& error) const;
   void suspect(int world_rank, Channel* channel, const Error& error);
   bool departed(int world_rank) const;

@@ -23,6 +23,13 @@ std::uint64_t failure_state(std::uint32_t sequence, Notice::Kind kind) {
   return (static_cast<std::uint64_t>(sequence) << 8) | static_cast<std::uint64_t>(kind);
 }
 
+Error recorded(const FailureRecord& record) {
+  return Error{.code = static_cast<Code>(record.code),
+               .culprit = record.culprit,
+               .message = std::string(record.text.data(),
+                                      ::strnlen(record.text.data(), record.text.size()))};
+}
+
 }  // namespace
 
 Run* Engine::find_run(const Channel& channel, std::uint32_t sequence) const {
@@ -37,12 +44,19 @@ Run* Engine::find_run(const Channel& channel, std::uint32_t sequence) const {
 // Tells the group's other ranks: those of this node through our block, the others by notice.
 void Engine::tell(Channel& channel, std::uint32_t sequence, Notice::Kind kind, const Error& error) {
   FailureRecord& record = channel.own->failure;
+  // Readers who are amid the last one's sentence see that it is no longer that.
+  record.state.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
   record.culprit = error.culprit;
   record.code = static_cast<std::uint32_t>(error.code);
   const std::size_t length = std::min(error.message.size(), record.text.size() - 1);
   std::memcpy(record.text.data(), error.message.data(), length);
   record.text[length] = '\0';
   record.state.store(failure_state(sequence, kind), std::memory_order_release);
+  if (kind == Notice::Kind::kRefused) {
+    channel.own->refused[sequence % kAnnounceRing].store(
+        refused_word(sequence, error.code, error.culprit), std::memory_order_release);
+  }
   ring_sleepers(channel);
   const Notice notice{.kind = kind,
                       .group = channel.id(),
@@ -297,22 +311,48 @@ void Engine::check_records(Channel& channel) {
     if (block == nullptr || i == channel.local) {
       continue;
     }
+    check_refused(channel, i);
+    Channel::Seen& seen = channel.seen_failures[i];
     const std::uint64_t state = block->failure.state.load(std::memory_order_acquire);
-    if (state == 0 || state == channel.seen_failures[i]) {
+    if (state == 0 || state == seen.failure) {
       continue;
     }
-    channel.seen_failures[i] = state;
-    const auto kind = static_cast<Notice::Kind>(state & 0xff);
-    const Error error{
-        .code = static_cast<Code>(block->failure.code),
-        .culprit = block->failure.culprit,
-        .message = std::string(block->failure.text.data(),
-                               ::strnlen(block->failure.text.data(), block->failure.text.size()))};
-    if (kind == Notice::Kind::kRefused) {
-      refuse(channel, static_cast<std::uint32_t>(state >> 8), error);
-    } else {
-      fail_channel(channel, error, true);
+    seen.failure = state;
+    if (static_cast<Notice::Kind>(state & 0xff) != Notice::Kind::kRefused) {
+      fail_channel(channel, recorded(block->failure), true);
     }
+  }
+}
+
+// Reads which operations a rank of this node refused.
+void Engine::check_refused(Channel& channel, std::size_t local) {
+  const GroupBlock& block = *channel.peers[local].block;
+  for (std::size_t k = 0; k < block.refused.size(); ++k) {
+    const std::uint64_t word = block.refused[k].load(std::memory_order_acquire);
+    std::uint64_t& seen = channel.seen_failures[local].refused[k];
+    if (word == seen) {
+      continue;
+    }
+    seen = word;
+    const auto sequence = static_cast<std::uint32_t>(word >> 32);
+    const std::uint64_t ours = failure_state(sequence, Notice::Kind::kRefused);
+    Error error;
+    if (block.failure.state.load(std::memory_order_acquire) == ours) {
+      error = recorded(block.failure);
+    }
+    // Another failure's sentence may have taken the place of this one's.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (error.message.empty() || block.failure.state.load(std::memory_order_relaxed) != ours) {
+      const int rank = channel.peers[local].world_rank;
+      error = Error{
+          .code = refused_code(word),
+          .culprit = refused_culprit(word),
+          .message = fmt::format(
+              "rank {}: operation #{} in group '{}' was refused by rank {} ({}), whose "
+              "own error says why (the group stays usable)",
+              channel.world_rank(), sequence, channel.name, rank, code_name(refused_code(word)))};
+    }
+    refuse(channel, sequence, error);
   }
 }
 

@@ -12,7 +12,7 @@ namespace isthmus {
 // Memory that all ranks of a node see: what shm/ maps and the engine reads and writes directly. The
 // layout is shared between processes and frozen per kMappedVersion.
 
-inline constexpr std::uint32_t kMappedVersion = 2;
+inline constexpr std::uint32_t kMappedVersion = 3;
 
 // Announcements that a rank may be ahead of a peer within a group. A power of two.
 inline constexpr std::uint32_t kAnnounceRing = 16;
@@ -70,6 +70,24 @@ struct alignas(64) FailureRecord {
   std::array<char, kNoticeTextMax> text{};
 };
 
+// A refusal in one word, by sequence number: (sequence << 32) | (code << 24) | (culprit + 1). Words
+// of operations that peers have not finished are not written over, while FailureRecord keeps the
+// sentence of the last one only.
+using RefusedWord = std::atomic<std::uint64_t>;
+
+constexpr std::uint64_t refused_word(std::uint32_t sequence, Code code, std::int32_t culprit) {
+  return (static_cast<std::uint64_t>(sequence) << 32) | (static_cast<std::uint64_t>(code) << 24) |
+         (static_cast<std::uint32_t>(culprit + 1) & 0xffffffU);
+}
+
+constexpr Code refused_code(std::uint64_t word) {
+  return static_cast<Code>((word >> 24) & 0xff);
+}
+
+constexpr std::int32_t refused_culprit(std::uint64_t word) {
+  return static_cast<std::int32_t>(word & 0xffffffU) - 1;
+}
+
 // One rank's part of one group, in that rank's segment: written by the owner only.
 struct GroupBlock {
   std::array<Announcement, kAnnounceRing> announcements;
@@ -77,8 +95,9 @@ struct GroupBlock {
   std::array<OperationInfo, kAnnounceRing> infos;                   // for texts: what was announced
   RankState state;
   FailureRecord failure;
-  std::array<char, 64> name;  // of the group, for `isthmus status`
-  std::uint64_t key = 0;      // of the group, 0 while the block is free
+  std::array<RefusedWord, kAnnounceRing> refused{};  // by sequence % kAnnounceRing
+  std::array<char, 64> name;                         // of the group, for `isthmus status`
+  std::uint64_t key = 0;                             // of the group, 0 while the block is free
   std::uint32_t ranks = 0;
   std::uint32_t rank = 0;
   alignas(4096) std::array<std::array<std::byte, kSlotBytes>, kSlotRing> slots;

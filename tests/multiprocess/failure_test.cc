@@ -436,6 +436,73 @@ TEST_P(Staging, WhatNeverFitsIsRefusedByEveryRank) {
 INSTANTIATE_TEST_SUITE_P(Layouts, Staging, ::testing::Values("aa", "aabb"),
                          [](const auto& tested) { return tested.param; });
 
+// Lets this process map so many bytes more.
+bool leave_address_space(std::size_t bytes) {
+  rlimit limit{};
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const bool known = ::getrlimit(RLIMIT_AS, &limit) == 0 && pages != 0;
+  limit.rlim_cur = pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) + bytes;
+  return known && ::setrlimit(RLIMIT_AS, &limit) == 0;
+}
+
+// Rank 0 gets no scratch memory for two calls, one right after the other, before rank 1 of its node
+// looks: it hears of both.
+TEST(Failure, EachOfTwoRefusalsIsHeard) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs the address space that this takes away";
+#endif
+  const Marks marks;
+  Ranks::Options options;
+  options.size = 3;
+  options.node_ids = nodes_of("aab");
+  options.timeout_ms = 50'000;
+  options.variables = {{"ISTHMUS_ALGO", "gather_all_reduce"}};
+  Ranks ranks(options, [&](World& world) {
+    std::vector<float> data(std::size_t{1} << 23, 1.0F);
+    Call call{OpKind::kAllReduce, DType::kFloat32, RedOp::kSum, 0, data.data(), data.data(), 1};
+    const auto start = [&](std::size_t count) {
+      call.count = count;
+      return std::move(world.communicator().start(call)).value();
+    };
+    // The threads of asynchronous calls are there before memory is short.
+    rlimit before{};
+    if (!start(1)->wait(Deadline::after_ms(20'000)).ok() ||
+        (world.rank() == 1 && !marks.wait_for("refused")) || ::getrlimit(RLIMIT_AS, &before) != 0) {
+      return 1;
+    }
+    if (world.rank() == 0 && !leave_address_space(32 << 20)) {
+      return 2;
+    }
+    const std::int64_t begin_ns = monotonic_ns();
+    const std::vector<WorkRef> works = {start(data.size()), start(data.size())};
+    if (::setrlimit(RLIMIT_AS, &before) != 0) {
+      return 3;
+    }
+    if (world.rank() == 0) {
+      marks.put("refused", "");
+    }
+    std::string texts;
+    int refused = 0;
+    for (const WorkRef& work : works) {
+      const Status status = work->wait(Deadline::after_ms(20'000));
+      refused += !status.ok() && status.error().code == Code::kResource ? 1 : 0;
+      texts += status.ok() ? "no error; " : status.error().message + "; ";
+    }
+    marks.put(rank_name(world.rank()),
+              fmt::format("{} {}", (monotonic_ns() - begin_ns) / kNsPerMs, texts));
+    return refused == 2 && world.communicator().barrier().ok() ? 0 : 4;
+  });
+  for (const int rank : {0, 1, 2}) {
+    EXPECT_EQ(ranks.wait(rank), 0);
+    const Told error = told(marks, rank);
+    EXPECT_LT(error.at_ms, 10'000) << error.text;
+    EXPECT_NE(error.text.find("#2"), std::string::npos) << error.text;
+    EXPECT_NE(error.text.find("#3"), std::string::npos) << error.text;
+    EXPECT_NE(error.text.find("rank 0"), std::string::npos) << error.text;
+  }
+}
+
 // Rank 0 gets no scratch memory for its part: both ranks are refused, and a smaller call still
 // runs.
 TEST(Failure, ScratchThatTheSystemDoesNotGiveIsRefusedByEveryRank) {
@@ -457,11 +524,7 @@ TEST(Failure, ScratchThatTheSystemDoesNotGiveIsRefusedByEveryRank) {
     if (::getrlimit(RLIMIT_AS, &before) != 0) {
       return 1;
     }
-    rlimit tight = before;
-    std::size_t pages = 0;
-    std::ifstream("/proc/self/statm") >> pages;
-    tight.rlim_cur = pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) + (64 << 20);
-    if (world.rank() == 0 && ::setrlimit(RLIMIT_AS, &tight) != 0) {
+    if (world.rank() == 0 && !leave_address_space(64 << 20)) {
       return 1;
     }
     const Status refused = world.communicator().run(call);
