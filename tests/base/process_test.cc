@@ -1,14 +1,14 @@
 // Goal: the state of a process is what the kernel says. Method: a forked child that stops itself,
 // goes on and is killed; waitid tells when it has.
 
+#include "base/process.h"
+
 #include <csignal>
 
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include "base/process.h"
 
 namespace isthmus {
 namespace {
