@@ -24,10 +24,11 @@ std::uint64_t failure_state(std::uint32_t sequence, Notice::Kind kind) {
 }
 
 Error recorded(const FailureRecord& record) {
-  return Error{.code = static_cast<Code>(record.code),
-               .culprit = record.culprit,
-               .message = std::string(record.text.data(),
-                                      ::strnlen(record.text.data(), record.text.size()))};
+  Error error;
+  error.code = static_cast<Code>(record.code.load(std::memory_order_acquire));
+  error.culprit = record.culprit.load(std::memory_order_acquire);
+  error.message = record.sentence();
+  return error;
 }
 
 }  // namespace
@@ -44,14 +45,14 @@ Run* Engine::find_run(const Channel& channel, std::uint32_t sequence) const {
 // Tells the group's other ranks: those of this node through our block, the others by notice.
 void Engine::tell(Channel& channel, std::uint32_t sequence, Notice::Kind kind, const Error& error) {
   FailureRecord& record = channel.own->failure;
-  // Readers who are amid the last one's sentence see that it is no longer that.
   record.state.store(0, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  record.culprit = error.culprit;
-  record.code = static_cast<std::uint32_t>(error.code);
+  record.culprit.store(error.culprit, std::memory_order_release);
+  record.code.store(static_cast<std::uint32_t>(error.code), std::memory_order_release);
   const std::size_t length = std::min(error.message.size(), record.text.size() - 1);
-  std::memcpy(record.text.data(), error.message.data(), length);
-  record.text[length] = '\0';
+  for (std::size_t i = 0; i < length; ++i) {
+    record.text[i].store(error.message[i], std::memory_order_release);
+  }
+  record.text[length].store('\0', std::memory_order_release);
   record.state.store(failure_state(sequence, kind), std::memory_order_release);
   if (kind == Notice::Kind::kRefused) {
     channel.own->refused[sequence % kAnnounceRing].store(
@@ -341,7 +342,6 @@ void Engine::check_refused(Channel& channel, std::size_t local) {
       error = recorded(block.failure);
     }
     // Another failure's sentence may have taken the place of this one's.
-    std::atomic_thread_fence(std::memory_order_acquire);
     if (error.message.empty() || block.failure.state.load(std::memory_order_relaxed) != ours) {
       const int rank = channel.peers[local].world_rank;
       error = Error{

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "transport/endpoint.h"
 
@@ -62,12 +63,27 @@ enum RankPhase : std::uint32_t {
 };
 
 // The failure of a group as told by one of its ranks to the others of the node. `state` is written
-// last: (sequence << 8) | kind, 0 none. A refusal concerns one sequence number, a death all.
+// last: (sequence << 8) | kind, 0 none. A refusal concerns one sequence number, a death all. A
+// later failure takes the place of an earlier one while others read that: the writer clears `state`
+// first and stores the rest with release, a reader loads the rest with acquire and then looks
+// whether `state` is still the same.
 struct alignas(64) FailureRecord {
   std::atomic<std::uint64_t> state{0};
-  std::int32_t culprit = -1;
-  std::uint32_t code = 0;
-  std::array<char, kNoticeTextMax> text{};
+  std::atomic<std::int32_t> culprit{-1};
+  std::atomic<std::uint32_t> code{0};
+  std::array<std::atomic<char>, kNoticeTextMax> text{};
+
+  std::string sentence() const {
+    std::string read;
+    for (const std::atomic<char>& letter : text) {
+      const char value = letter.load(std::memory_order_acquire);
+      if (value == '\0') {
+        break;
+      }
+      read.push_back(value);
+    }
+    return read;
+  }
 };
 
 // A refusal in one word, by sequence number: (sequence << 32) | (code << 24) | (culprit + 1). Words

@@ -706,8 +706,11 @@ TEST_P(DevShm, NothingIsLeftAfterKills) {
   }
   // While they run neither: so no time of death can leave one.
   EXPECT_EQ(shm_names(inodes), std::vector<std::string>());
-  for (const int rank : GetParam().ranks) {
-    ::kill(ranks.pid(rank), SIGKILL);
+  // Stopped first: none of them sees another's death.
+  for (const int signal : {SIGSTOP, SIGKILL}) {
+    for (const int rank : GetParam().ranks) {
+      ::kill(ranks.pid(rank), signal);
+    }
   }
   for (int rank = 0; rank < options.size; ++rank) {
     const bool killed = std::ranges::count(GetParam().ranks, rank) != 0;

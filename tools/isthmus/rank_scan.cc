@@ -178,14 +178,18 @@ int owner_pid(const Found& found) {
   return 0;
 }
 
+// Nothing of it may steer a terminal.
+std::string printable(std::string text) {
+  for (char& c : text) {
+    const unsigned char byte = static_cast<unsigned char>(c);
+    c = byte < 0x20 || byte == 0x7f ? '?' : c;
+  }
+  return text;
+}
+
 template <std::size_t kSize>
 std::string text_of(const std::array<char, kSize>& text) {
-  std::string out(text.data(), ::strnlen(text.data(), text.size()));
-  for (char& c : out) {
-    const unsigned char byte = static_cast<unsigned char>(c);
-    c = byte < 0x20 || byte == 0x7f ? '?' : c;  // Nothing of it may steer a terminal.
-  }
-  return out;
+  return printable(std::string(text.data(), ::strnlen(text.data(), text.size())));
 }
 
 std::string phase_text(const RankState& state) {
@@ -232,7 +236,7 @@ RankInGroup member_of(const Found& found, const GroupBlock& block) {
       member.sequence != 0 && noted && (announced == 0 || (announced >> 32) <= member.sequence);
   member.operation = block.infos[ring];
   if ((block.failure.state.load(std::memory_order_relaxed) & 0xff) != 0) {
-    member.failure = text_of(block.failure.text);
+    member.failure = printable(block.failure.sentence());
   }
   return member;
 }
