@@ -47,6 +47,10 @@ Builder start_schedule(const Request& request, OpKind op, std::string_view name,
   return Builder(shape);
 }
 
+Partition whole_partition(const Request& request) {
+  return {false, request.tuning.pieces, 0};
+}
+
 Partition ranked_partition(const Request& request) {
   const auto ranks = static_cast<std::uint32_t>(request.topology.ranks());
   const auto pieces_log2 = static_cast<std::uint32_t>(std::bit_width(request.tuning.pieces)) - 1;

@@ -77,7 +77,8 @@ const Algorithm* find_algorithm(OpKind op, std::string_view name);
 Builder start_schedule(const Request& request, OpKind op, std::string_view name,
                        const Partition& partition, bool mapped);
 
-// One block per rank, each in the tuning's pieces.
+// The whole data in the tuning's pieces; one block per rank, each in so many.
+Partition whole_partition(const Request& request);
 Partition ranked_partition(const Request& request);
 
 // Pieces of about `piece_bytes` for the payload's size class, 1 to `most`; a power of two.

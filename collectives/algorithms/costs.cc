@@ -13,6 +13,62 @@ namespace {
 // A message that leaves beside others costs this share of the first one's alpha.
 constexpr double kMoreMessages = 0.1;
 
+// The share of the data that is not a rank's own.
+double others_share(const Topology& topology) {
+  return static_cast<double>(topology.ranks() - 1) / topology.ranks();
+}
+
+// Ranks that share a neck; within one node every rank has its own way.
+double sharers(const Topology& topology) {
+  return topology.nodes() == 1 ? 1.0 : topology.locals_max();
+}
+
+double log2_steps(int count) {
+  return static_cast<double>(std::bit_width(static_cast<unsigned>(count) - 1U));
+}
+
+// Neighbours of a ring are mostly on one node: one message crosses each neck per step.
+double ring_steps_cost(const Topology& topology, double block_mib, double gamma) {
+  return others(topology) *
+         (topology.between().alpha_us + block_mib * (topology.between().beta_us_per_mib + gamma));
+}
+
+// The root's own link carries everything, beside its signals.
+double root_messages_cost(const Topology& topology, const Payload& payload, double steps) {
+  const double alpha = topology.between().alpha_us;
+  return steps * alpha * (1.0 + kMoreMessages * (others(topology) - 1.0)) +
+         others(topology) * mib(payload) * topology.between().beta_us_per_mib;
+}
+
+// Two sections of a pipeline of `pieces`: the slower one, and the other's first piece.
+double overlapped(double one, double other, std::uint32_t pieces) {
+  return std::max(one, other) + std::min(one, other) / pieces;
+}
+
+// What leaves a node in one step.
+double node_step(const Topology& topology, double mib_per_node) {
+  const double more = kMoreMessages * (topology.nodes() - 2);
+  return topology.between().alpha_us * (1.0 + more) +
+         mib_per_node * topology.between().beta_us_per_mib;
+}
+
+// Copying and reducing inside a node.
+double inside_cost(const Topology& topology, double copied_mib, double reduced_mib) {
+  return 4.0 * topology.inside().alpha_us + copied_mib * topology.inside().beta_us_per_mib +
+         reduced_mib * topology.gamma_us_per_mib();
+}
+
+// Every local rank sends beside the others of its node.
+double lane_messages(const Topology& topology) {
+  return kMoreMessages * (topology.locals_min() - 1) * topology.between().alpha_us;
+}
+
+double node_reduce_cost(const Topology& topology, const Payload& payload, double hops) {
+  return hops * node_step(topology, mib(payload)) +
+         inside_cost(topology, 2.0 * mib(payload),
+                     mib(payload) * (topology.locals_max() - 1.0 + hops));
+}
+
 }  // namespace
 
 double shown_cost(const Topology& topology, const Payload& payload) {
@@ -29,10 +85,10 @@ double flat_cost(const Topology& topology, const Payload& payload) {
 }
 
 double slice_cost(const Topology& topology, const Payload& payload) {
-  const double others = static_cast<double>(topology.ranks() - 1) / topology.ranks();
+  const double share = others_share(topology);
   return 4.0 * topology.inside().alpha_us +
-         mib(payload) * ((1.0 + others) * topology.inside().beta_us_per_mib +
-                         topology.gamma_us_per_mib() * others);
+         mib(payload) * ((1.0 + share) * topology.inside().beta_us_per_mib +
+                         topology.gamma_us_per_mib() * share);
 }
 
 double gather_cost(const Topology& topology, const Payload& payload) {
@@ -55,15 +111,10 @@ double flag_cost(const Topology& topology, const Payload&) {
 }
 
 double root_slices_cost(const Topology& topology, const Payload& payload) {
-  const double others = static_cast<double>(topology.ranks() - 1) / topology.ranks();
+  const double share = others_share(topology);
   return 4.0 * topology.inside().alpha_us +
-         mib(payload) * others *
+         mib(payload) * share *
              (2.0 * topology.inside().beta_us_per_mib + topology.gamma_us_per_mib());
-}
-
-double root_blocks_cost(const Topology& topology, const Payload& payload) {
-  return 2.0 * topology.inside().alpha_us +
-         mib(payload) * topology.inside().beta_us_per_mib * topology.ranks();
 }
 
 double exchange_blocks_cost(const Topology& topology, const Payload& payload) {
@@ -75,27 +126,10 @@ double no_cost(const Topology&, const Payload&) {
   return 0.0;
 }
 
-namespace {
-
-// Ranks that share a neck; within one node every rank has its own way.
-double sharers(const Topology& topology) {
-  return topology.nodes() == 1 ? 1.0 : topology.locals_max();
-}
-
-}  // namespace
-
 double step_cost(const Topology& topology, double count, double bytes_mib) {
   const double alpha = topology.between().alpha_us * (1.0 + kMoreMessages * (count - 1.0));
   return alpha + count * bytes_mib * topology.between().beta_us_per_mib * sharers(topology);
 }
-
-namespace {
-
-double log2_steps(int count) {
-  return static_cast<double>(std::bit_width(static_cast<unsigned>(count) - 1U));
-}
-
-}  // namespace
 
 double others(const Topology& topology) {
   return topology.ranks() - 1;
@@ -120,16 +154,6 @@ double direct_all_reduce_cost(const Topology& topology, const Payload& payload) 
   return 2.0 * step_cost(topology, others(topology), mib(payload) / topology.ranks()) +
          mib(payload) * topology.gamma_us_per_mib();
 }
-
-namespace {
-
-// Neighbours of a ring are mostly on one node: one message crosses each neck per step.
-double ring_steps_cost(const Topology& topology, double block_mib, double gamma) {
-  return others(topology) *
-         (topology.between().alpha_us + block_mib * (topology.between().beta_us_per_mib + gamma));
-}
-
-}  // namespace
 
 double ring_all_reduce_cost(const Topology& topology, const Payload& payload) {
   const double block = mib(payload) / topology.ranks();
@@ -171,17 +195,6 @@ double chain_cost(const Topology& topology, const Payload& payload) {
          (mib(payload) + others(topology) * piece) * topology.between().beta_us_per_mib;
 }
 
-namespace {
-
-// The root's own link carries everything, beside its signals.
-double root_messages_cost(const Topology& topology, const Payload& payload, double steps) {
-  const double alpha = topology.between().alpha_us;
-  return steps * alpha * (1.0 + kMoreMessages * (others(topology) - 1.0)) +
-         others(topology) * mib(payload) * topology.between().beta_us_per_mib;
-}
-
-}  // namespace
-
 double direct_reduce_cost(const Topology& topology, const Payload& payload) {
   return root_messages_cost(topology, payload, 1.0) +
          others(topology) * mib(payload) * topology.gamma_us_per_mib();
@@ -217,40 +230,11 @@ double halving_cost(const Topology& topology, const Payload& payload) {
          (folds ? 2.0 * whole + mib(payload) * topology.gamma_us_per_mib() : 0.0);
 }
 
-namespace {
-
-// Two sections of a pipeline of `pieces`: the slower one, and the other's first piece.
-double overlapped(double one, double other, std::uint32_t pieces) {
-  return std::max(one, other) + std::min(one, other) / pieces;
-}
-
-}  // namespace
-
-double node_step(const Topology& topology, double mib_per_node) {
-  const double more = kMoreMessages * (topology.nodes() - 2);
-  return topology.between().alpha_us * (1.0 + more) +
-         mib_per_node * topology.between().beta_us_per_mib;
-}
-
-double inside_cost(const Topology& topology, double copied_mib, double reduced_mib) {
-  return 4.0 * topology.inside().alpha_us + copied_mib * topology.inside().beta_us_per_mib +
-         reduced_mib * topology.gamma_us_per_mib();
-}
-
 double leader_cost(const Topology& topology, const Payload& payload) {
   return node_step(topology, mib(payload) * (topology.nodes() - 1)) +
          inside_cost(topology, 3.0 * mib(payload),
                      mib(payload) * (topology.locals_max() + topology.nodes()));
 }
-
-namespace {
-
-// Every local rank sends beside the others of its node.
-double lane_messages(const Topology& topology) {
-  return kMoreMessages * (topology.locals_min() - 1) * topology.between().alpha_us;
-}
-
-}  // namespace
 
 double lanes_cost(const Topology& topology, const Payload& payload) {
   const double share = static_cast<double>(topology.nodes() - 1) / topology.nodes();
@@ -288,16 +272,6 @@ double node_tree_cost(const Topology& topology, const Payload& payload) {
   return log2_steps(topology.nodes()) * node_step(topology, mib(payload)) +
          inside_cost(topology, 2.0 * mib(payload) / tree_pieces(topology, payload).pieces, 0.0);
 }
-
-namespace {
-
-double node_reduce_cost(const Topology& topology, const Payload& payload, double hops) {
-  return hops * node_step(topology, mib(payload)) +
-         inside_cost(topology, 2.0 * mib(payload),
-                     mib(payload) * (topology.locals_max() - 1.0 + hops));
-}
-
-}  // namespace
 
 double node_tree_reduce_cost(const Topology& topology, const Payload& payload) {
   return node_reduce_cost(topology, payload, log2_steps(topology.nodes()));

@@ -21,7 +21,6 @@ double flag_cost(const Topology& topology, const Payload& payload);
 
 // As slice_cost, but only the root reads results.
 double root_slices_cost(const Topology& topology, const Payload& payload);
-double root_blocks_cost(const Topology& topology, const Payload& payload);
 double exchange_blocks_cost(const Topology& topology, const Payload& payload);
 double no_cost(const Topology& topology, const Payload& payload);
 
@@ -52,10 +51,7 @@ double chain_reduce_cost(const Topology& topology, const Payload& payload);
 double pairwise_cost(const Topology& topology, const Payload& payload);
 double halving_cost(const Topology& topology, const Payload& payload);
 
-// Nodes. First: what leaves a node in one step, and what copying and reducing inside costs.
-double node_step(const Topology& topology, double mib_per_node);
-double inside_cost(const Topology& topology, double copied_mib, double reduced_mib);
-
+// Nodes.
 double leader_cost(const Topology& topology, const Payload& payload);
 double lanes_cost(const Topology& topology, const Payload& payload);
 double exchange_cost(const Topology& topology, const Payload& payload);

@@ -26,6 +26,50 @@ std::size_t class_bytes(const Payload& payload) {
   return size_class_bytes(size_class(payload.bytes));
 }
 
+// Sums of nodes two at a time.
+bool nodes_in_turn(const Topology& topology, const Payload& payload) {
+  return several_nodes(topology, payload) && (!payload.rounds || topology.nodes() == 2);
+}
+
+std::size_t ranks_of(const Topology& topology) {
+  return static_cast<std::size_t>(topology.ranks());
+}
+
+// Pieces of about `piece` bytes at `steps` steps each, `slots` of them staged at once.
+Tuning in_pieces(const Payload& payload, std::size_t piece, std::size_t steps, std::uint32_t slots,
+                 std::uint32_t lead) {
+  const std::uint32_t most = std::max(kStepsAim / static_cast<std::uint32_t>(steps), 1U);
+  const std::uint32_t pieces = pieces_of(payload.bytes, piece, most);
+  return {pieces, std::min(pieces, slots), std::min(pieces - 1, lead)};
+}
+
+// Whether a rank's staging of `units` units in each slot stays within bounds.
+bool stage_holds(const Payload& payload, const Tuning& tuning, std::size_t units) {
+  return class_bytes(payload) / tuning.pieces * tuning.slots * units <= kStageBytesMax;
+}
+
+// Staged pieces: about four, from 16 KiB, where flags between far cores cost as much as the copy,
+// to what four slots leave of an L2 cache. Smaller ones were slower where ranks were measured on
+// far cores.
+constexpr std::size_t kPieceLeast = 16384;
+constexpr std::size_t kPieceMost = 131072;
+
+std::size_t quarter(const Payload& payload) {
+  return std::clamp(class_bytes(payload) / 4, kPieceLeast, kPieceMost);
+}
+
+// Segments of 256 KiB of a rank's share: one is reduced while the next is on the wire.
+Tuning segments(std::size_t share, std::size_t segment, int ranks) {
+  const auto most = static_cast<std::uint32_t>(std::clamp(4096 / ranks, 1, 64));
+  const std::uint32_t pieces = pieces_of(share, segment, most);
+  return {pieces, 2, 1};
+}
+
+bool in_turn(const Topology& topology, const Payload& payload, bool once_per_level) {
+  return messages(topology, payload) && (!payload.rounds || topology.ranks() == 2 ||
+                                         (topology.ranks() > kOperandsMax && !once_per_level));
+}
+
 }  // namespace
 
 double mib(const Payload& payload) {
@@ -67,15 +111,6 @@ bool several_nodes(const Topology& topology, const Payload&) {
          topology.nodes() <= kOperandsMax && topology.locals_max() <= kOperandsMax;
 }
 
-namespace {
-
-// Sums of nodes two at a time.
-bool nodes_in_turn(const Topology& topology, const Payload& payload) {
-  return several_nodes(topology, payload) && (!payload.rounds || topology.nodes() == 2);
-}
-
-}  // namespace
-
 bool leaders_fit_slot(const Topology& topology, const Payload& payload) {
   return several_nodes(topology, payload) && 2 * align_line(class_bytes(payload)) <= kSlotBytes;
 }
@@ -83,37 +118,6 @@ bool leaders_fit_slot(const Topology& topology, const Payload& payload) {
 Tuning at_once(const Topology&, const Payload&) {
   return {};
 }
-
-namespace {
-
-std::size_t ranks_of(const Topology& topology) {
-  return static_cast<std::size_t>(topology.ranks());
-}
-
-// Pieces of about `piece` bytes at `steps` steps each, `slots` of them staged at once.
-Tuning in_pieces(const Payload& payload, std::size_t piece, std::size_t steps, std::uint32_t slots,
-                 std::uint32_t lead) {
-  const std::uint32_t most = std::max(kStepsAim / static_cast<std::uint32_t>(steps), 1U);
-  const std::uint32_t pieces = pieces_of(payload.bytes, piece, most);
-  return {pieces, std::min(pieces, slots), std::min(pieces - 1, lead)};
-}
-
-// Whether a rank's staging of `units` units in each slot stays within bounds.
-bool stage_holds(const Payload& payload, const Tuning& tuning, std::size_t units) {
-  return class_bytes(payload) / tuning.pieces * tuning.slots * units <= kStageBytesMax;
-}
-
-// Staged pieces: about four, from 16 KiB, where flags between far cores cost as much as the copy,
-// to what four slots leave of an L2 cache. Smaller ones were slower where ranks were measured on
-// far cores.
-constexpr std::size_t kPieceLeast = 16384;
-constexpr std::size_t kPieceMost = 131072;
-
-std::size_t quarter(const Payload& payload) {
-  return std::clamp(class_bytes(payload) / 4, kPieceLeast, kPieceMost);
-}
-
-}  // namespace
 
 Tuning staged_whole(const Topology&, const Payload& payload) {
   return in_pieces(payload, quarter(payload), 6, 4, 2);
@@ -141,17 +145,6 @@ Tuning slices(const Topology& topology, const Payload& payload) {
 bool stages_slices(const Topology& topology, const Payload& payload) {
   return one_node(topology, payload) && stage_holds(payload, slices(topology, payload), 1);
 }
-
-namespace {
-
-// Segments of 256 KiB of a rank's share: one is reduced while the next is on the wire.
-Tuning segments(std::size_t share, std::size_t segment, int ranks) {
-  const auto most = static_cast<std::uint32_t>(std::clamp(4096 / ranks, 1, 64));
-  const std::uint32_t pieces = pieces_of(share, segment, most);
-  return {pieces, 2, 1};
-}
-
-}  // namespace
 
 Tuning ring_whole(const Topology& topology, const Payload& payload) {
   const std::size_t ranks = static_cast<std::size_t>(topology.ranks());
@@ -215,15 +208,6 @@ Tuning staged_to_root(const Topology& topology, const Payload& payload) {
 bool stages_to_root(const Topology& topology, const Payload& payload) {
   return one_node(topology, payload) && stage_holds(payload, staged_to_root(topology, payload), 1);
 }
-
-namespace {
-
-bool in_turn(const Topology& topology, const Payload& payload, bool once_per_level) {
-  return messages(topology, payload) && (!payload.rounds || topology.ranks() == 2 ||
-                                         (topology.ranks() > kOperandsMax && !once_per_level));
-}
-
-}  // namespace
 
 bool all_reduces_in_turn(const Topology& topology, const Payload& payload) {
   return in_turn(topology, payload, stages_lanes(topology, payload));

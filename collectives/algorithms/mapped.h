@@ -9,8 +9,7 @@ namespace isthmus {
 // before it writes the output: a rank that calls something else is seen before a user's byte is
 // touched.
 //
-// Progress lines of the staged ones: 1 pieces staged, 2 pieces read (slices: reduced), 3 pieces
-// whose results were read.
+// mapped_pieces.h has the ways to go through data piece by piece.
 
 // Payload within the announcement line.
 Result<Schedule> line_all_reduce(const Request& request);
@@ -52,8 +51,5 @@ Result<Schedule> slot_all_to_all(const Request& request);
 Result<Schedule> staged_all_to_all(const Request& request);
 
 Result<Schedule> line_barrier(const Request& request);
-
-// Piece `piece` of the input's block for every other rank, into a unit per rank from `first` on.
-void show_blocks(Builder& b, Place first, std::uint32_t piece, std::uint32_t pieces);
 
 }  // namespace isthmus

@@ -7,10 +7,6 @@ namespace isthmus {
 
 namespace {
 
-Partition whole(const Request& request) {
-  return {false, request.tuning.pieces, 0};
-}
-
 // Ranks numbered by their distance from the root.
 struct FromRoot {
   std::uint32_t root;
@@ -46,7 +42,8 @@ Result<Schedule> reduce_towards_root(Builder& b, const Request& request, std::ui
 }  // namespace
 
 Result<Schedule> tree_reduce(const Request& request) {
-  Builder b = start_schedule(request, OpKind::kReduce, "tree_reduce", whole(request), false);
+  Builder b =
+      start_schedule(request, OpKind::kReduce, "tree_reduce", whole_partition(request), false);
   const FromRoot order = {request.root, b.ranks()};
   // The tree of tree_broadcast. Small subtrees are ready first.
   const std::uint32_t own = order.index(b.rank());
@@ -61,7 +58,8 @@ Result<Schedule> tree_reduce(const Request& request) {
 }
 
 Result<Schedule> chain_reduce(const Request& request) {
-  Builder b = start_schedule(request, OpKind::kReduce, "chain_reduce", whole(request), false);
+  Builder b =
+      start_schedule(request, OpKind::kReduce, "chain_reduce", whole_partition(request), false);
   const FromRoot order = {request.root, b.ranks()};
   const std::uint32_t own = order.index(b.rank());
   std::vector<std::uint32_t> children;
@@ -72,7 +70,8 @@ Result<Schedule> chain_reduce(const Request& request) {
 }
 
 Result<Schedule> direct_reduce(const Request& request) {
-  Builder b = start_schedule(request, OpKind::kReduce, "direct_reduce", whole(request), false);
+  Builder b =
+      start_schedule(request, OpKind::kReduce, "direct_reduce", whole_partition(request), false);
   for (std::uint32_t piece = 0; piece < request.tuning.pieces; ++piece) {
     if (b.rank() != request.root) {
       b.send(request.root, Builder::input(piece), piece, piece + 1);

@@ -6,8 +6,8 @@ namespace isthmus {
 
 Result<Schedule> tree_broadcast(const Request& request) {
   const std::uint32_t pieces = request.tuning.pieces;
-  Builder b =
-      start_schedule(request, OpKind::kBroadcast, "tree_broadcast", {false, pieces, 0}, false);
+  Builder b = start_schedule(request, OpKind::kBroadcast, "tree_broadcast",
+                             whole_partition(request), false);
   // A binomial tree over the distance from the root: without its lowest set bit a number names its
   // parent; adding a lower bit names a child. Larger subtrees are served first.
   const std::uint32_t own = (b.rank() + b.ranks() - request.root) % b.ranks();
@@ -28,8 +28,8 @@ Result<Schedule> tree_broadcast(const Request& request) {
 
 Result<Schedule> chain_broadcast(const Request& request) {
   const std::uint32_t pieces = request.tuning.pieces;
-  Builder b =
-      start_schedule(request, OpKind::kBroadcast, "chain_broadcast", {false, pieces, 0}, false);
+  Builder b = start_schedule(request, OpKind::kBroadcast, "chain_broadcast",
+                             whole_partition(request), false);
   const std::uint32_t own = (b.rank() + b.ranks() - request.root) % b.ranks();
   for (std::uint32_t piece = 0; piece < pieces; ++piece) {
     if (own != 0) {

@@ -72,7 +72,7 @@ Result<Schedule> broadcast_by_nodes(const Request& request, std::string_view nam
                                     TreeShape shape) {
   const std::uint32_t pieces = request.tuning.pieces;
   const std::uint32_t slots = request.tuning.slots;
-  Builder b = start_schedule(request, OpKind::kBroadcast, name, {false, pieces, 0}, true);
+  Builder b = start_schedule(request, OpKind::kBroadcast, name, whole_partition(request), true);
   const Heads heads(request);
   const std::uint32_t own = heads.own();
   const std::uint32_t head = heads.local(own);
@@ -112,7 +112,7 @@ Result<Schedule> broadcast_by_nodes(const Request& request, std::string_view nam
 // one Reduce, and sends the sum on. A scratch slot holds its node's sum, then the children's.
 Result<Schedule> reduce_by_nodes(const Request& request, std::string_view name, TreeShape shape) {
   const Tuning& tuning = request.tuning;
-  Builder b = start_schedule(request, OpKind::kReduce, name, {false, tuning.pieces, 0}, true);
+  Builder b = start_schedule(request, OpKind::kReduce, name, whole_partition(request), true);
   const Heads heads(request);
   const std::uint32_t own = heads.own();
   const std::uint32_t head = heads.local(own);
