@@ -64,7 +64,7 @@ struct Channel {
   // waiting.
   struct Waiting {
     std::uint32_t sequence = 0;
-    std::int32_t waits_for = -1;  // world rank
+    std::vector<int> waits_for;  // world ranks
   };
 
   std::vector<Waiting> waiting;

@@ -5,10 +5,11 @@
 
 #include <fmt/format.h>
 
+#include "base/process.h"
+#include "transport/blame.h"
+
 namespace isthmus {
 namespace {
-
-constexpr int kHopsMax = 64;  // of a chain of ranks that wait for one another
 
 bool has_buffers(OpKind kind) {
   return kind != OpKind::kBarrier;
@@ -41,6 +42,25 @@ void add_missing(const Run& run, const Step& step, Wait* wait) {
       add_unique(&wait->world_ranks, channel.peers[i].world_rank);
     }
   }
+}
+
+// Whom a rank of the group waits for, as far as this rank knows.
+std::vector<int> waits_of(const Channel& channel, int world_rank, std::uint32_t sequence) {
+  for (const MappedPeer& peer : channel.peers) {
+    if (peer.world_rank == world_rank && peer.block != nullptr) {
+      const RankState& state = peer.block->state;
+      const bool waits = state.phase.load(std::memory_order_acquire) == kPhaseWaiting;
+      return waits ? state.waits_for() : std::vector<int>();
+    }
+  }
+  for (std::size_t i = 0; i < channel.waiting.size(); ++i) {
+    // It may be stuck in an earlier operation than ours.
+    if (channel.world_ranks[i] == world_rank &&
+        static_cast<std::int32_t>(sequence - channel.waiting[i].sequence) >= 0) {
+      return channel.waiting[i].waits_for;
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -170,32 +190,16 @@ Wait find_wait(const Run& run) {
   return wait;
 }
 
-int find_guilty(const Channel& channel, int suspect, std::uint32_t sequence) {
-  int guilty = suspect;
-  for (int hop = 0; hop < kHopsMax; ++hop) {
-    std::int32_t next = -1;
-    for (const MappedPeer& peer : channel.peers) {
-      if (peer.world_rank == guilty && peer.block != nullptr &&
-          peer.block->state.phase.load(std::memory_order_acquire) == kPhaseWaiting) {
-        next = peer.block->state.waits_for.load(std::memory_order_relaxed);
-      }
-    }
-    for (std::size_t i = 0; next < 0 && i < channel.waiting.size(); ++i) {
-      // It may be stuck in an earlier operation than ours.
-      if (channel.world_ranks[i] == guilty &&
-          static_cast<std::int32_t>(sequence - channel.waiting[i].sequence) >= 0) {
-        next = channel.waiting[i].waits_for;
-      }
-    }
-    if (next == channel.world_rank()) {
-      return -1;  // it waits for us
-    }
-    if (next < 0 || next == guilty) {
-      return guilty;
-    }
-    guilty = next;
-  }
-  return -1;
+bool is_stopped(const ShmNode& node, int world_rank) {
+  const int pid = node.pid_of(world_rank);
+  return pid != 0 && process_state(pid) == ProcessState::kStopped;
+}
+
+std::vector<int> find_guilty(const Channel& channel, const ShmNode& node, const Wait& wait,
+                             std::uint32_t sequence) {
+  return blamed(channel.world_rank(), wait.world_ranks, [&](int rank) {
+    return is_stopped(node, rank) ? std::vector<int>() : waits_of(channel, rank, sequence);
+  });
 }
 
 Error mismatch_between(const Channel& channel, std::uint32_t sequence,

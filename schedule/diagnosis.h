@@ -8,6 +8,7 @@
 #include "schedule/channel.h"
 #include "schedule/run.h"
 #include "transport/endpoint.h"
+#include "transport/shm/shm_node.h"
 
 namespace isthmus {
 
@@ -47,9 +48,14 @@ struct Wait {
 
 Wait find_wait(const Run& run);
 
-// Follows "waits for" from a suspect to the rank that waits for nobody. World ranks; -1 when the
-// chain comes back to this rank.
-int find_guilty(const Channel& channel, int suspect, std::uint32_t sequence);
+// A rank of this node whose process is stopped (SIGSTOP, a debugger).
+bool is_stopped(const ShmNode& node, int world_rank);
+
+// Those to blame for a wait, world ranks: follows "waits for" from each rank that is waited for to
+// the ranks that wait for nobody, or whose process is stopped: what such a one said before counts
+// no more. All that are waited for, where everybody waits for somebody.
+std::vector<int> find_guilty(const Channel& channel, const ShmNode& node, const Wait& wait,
+                             std::uint32_t sequence);
 
 // Both sides of a mismatch. `infos` by world rank; the odd ranks are the minority.
 struct Side {

@@ -440,7 +440,7 @@ void Engine::finish(Run& run) {
   }
   channel.own->state.finished.store(channel.finished, std::memory_order_release);
   if (run.noted) {
-    channel.own->state.waits_for.store(-1, std::memory_order_relaxed);
+    channel.own->state.set_waits({});
     channel.own->state.phase.store(run.failed ? kPhaseFailed : kPhaseOutside,
                                    std::memory_order_release);
   }

@@ -151,6 +151,7 @@ class Engine {
   bool lease_stage(Run& run);
   bool poll_transports();
   void handle(const Completion& completion);
+  void handle_transfer(const Completion& completion);
   void finish_transfer(Transfer& transfer, std::optional<Error> error);
   bool post_transfers();
   Endpoint& endpoint(Channel& channel, std::uint32_t peer);
@@ -191,7 +192,8 @@ class Engine {
   static void refuse_send(Channel& channel, const Notice& notice);
   Run* find_run(const Channel& channel, std::uint32_t sequence) const;
   void note_waiting(Run& run, std::int64_t now_ns);
-  void tell_waiting(Run& run, std::int32_t waits_for);
+  static void note_waiting_elsewhere(Channel& channel, const Notice& notice);
+  void tell_waiting(Run& run, std::span<const int> waits_for);
 
   // Waiting (waiting.cc).
   template <typename Done>

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
-#include "base/process.h"
 #include "schedule/diagnosis.h"
 #include "schedule/engine.h"
 
@@ -290,14 +289,26 @@ void Engine::on_notice(const Notice& notice) {
         fail_channel(*channel, error, true);
         break;
       case Notice::Kind::kWaiting:
-        for (std::size_t i = 0; i < channel->world_ranks.size(); ++i) {
-          if (channel->world_ranks[i] == notice.from) {
-            channel->waiting[i] = {.sequence = notice.sequence, .waits_for = notice.culprit};
-          }
-        }
+        note_waiting_elsewhere(*channel, notice);
         break;
       case Notice::Kind::kGoodbye:
         break;
+    }
+  }
+}
+
+// A rank of another node tells one of the ranks it waits for.
+void Engine::note_waiting_elsewhere(Channel& channel, const Notice& notice) {
+  for (std::size_t i = 0; i < channel.world_ranks.size(); ++i) {
+    if (channel.world_ranks[i] != notice.from) {
+      continue;
+    }
+    Channel::Waiting& waiting = channel.waiting[i];
+    if (waiting.sequence != notice.sequence) {
+      waiting = {.sequence = notice.sequence, .waits_for = {}};
+    }
+    if (waiting.waits_for.size() < RankState::kWaitsMax) {
+      waiting.waits_for.push_back(notice.culprit);
     }
   }
 }
@@ -360,36 +371,41 @@ void Engine::check_refused(Channel& channel, std::size_t local) {
 void Engine::note_waiting(Run& run, std::int64_t now_ns) {
   Channel& channel = *run.channel;
   const Wait wait = find_wait(run);
-  const std::int32_t first = wait.world_ranks.empty() ? -1 : wait.world_ranks.front();
   RankState& state = channel.own->state;
   state.sequence.store(run.sequence, std::memory_order_relaxed);
   state.step.store(wait.step, std::memory_order_relaxed);
-  state.waits_for.store(first, std::memory_order_relaxed);
+  state.set_waits(wait.world_ranks);
   if (!run.noted) {
     state.since_ns.store(static_cast<std::uint64_t>(now_ns), std::memory_order_relaxed);
   }
   state.phase.store(kPhaseWaiting, std::memory_order_release);
   run.noted = true;
   const std::int64_t half = run.timeout_ms * 500'000;
-  const bool late =
-      run.deadline_ns != Deadline::kNever && now_ns >= run.deadline_ns - half && first >= 0;
-  if (!run.told && late) {
+  const bool late = run.deadline_ns != Deadline::kNever && now_ns >= run.deadline_ns - half;
+  if (!run.told && late && !wait.world_ranks.empty()) {
     run.told = true;
-    tell_waiting(run, first);
+    tell_waiting(
+        run,
+        std::span(wait.world_ranks).first(std::min(wait.world_ranks.size(), RankState::kWaitsMax)));
   }
 }
 
-void Engine::tell_waiting(Run& run, std::int32_t waits_for) {
+// One notice for each rank that is waited for.
+void Engine::tell_waiting(Run& run, std::span<const int> waits_for) {
   Channel& channel = *run.channel;
-  const Notice notice{.kind = Notice::Kind::kWaiting,
-                      .group = channel.id(),
-                      .sequence = run.sequence,
-                      .culprit = waits_for,
-                      .from = options_.world_rank,
-                      .code = Code::kTimeout,
-                      .text = {}};
+  Notice notice{.kind = Notice::Kind::kWaiting,
+                .group = channel.id(),
+                .sequence = run.sequence,
+                .culprit = -1,
+                .from = options_.world_rank,
+                .code = Code::kTimeout,
+                .text = {}};
   for (const int rank : channel.world_ranks) {
-    if (rank != options_.world_rank && !node_->has(rank)) {
+    if (rank == options_.world_rank || node_->has(rank)) {
+      continue;
+    }
+    for (const int awaited : waits_for) {
+      notice.culprit = awaited;
       transport_to(rank).notify(rank, notice);
     }
   }
@@ -399,20 +415,9 @@ void Engine::time_out(Run& run, std::int64_t now_ns) {
   Channel& channel = *run.channel;
   note_waiting(run, now_ns);
   const Wait wait = find_wait(run);
-  std::vector<int> guilty;
-  for (const int suspect : wait.world_ranks) {
-    const int rank = find_guilty(channel, suspect, run.sequence);
-    if (rank >= 0 && std::find(guilty.begin(), guilty.end(), rank) == guilty.end()) {
-      guilty.push_back(rank);
-    }
-  }
-  if (guilty.empty()) {
-    guilty = wait.world_ranks;
-  }
+  const std::vector<int> guilty = find_guilty(channel, *node_, wait, run.sequence);
   std::string state;
-  const bool stopped =
-      guilty.size() == 1 && process_state(node_->pid_of(guilty.front())) == ProcessState::kStopped;
-  if (stopped) {
+  if (guilty.size() == 1 && is_stopped(*node_, guilty.front())) {
     state = " (its process is stopped)";
   }
   const std::string who = guilty.empty() ? std::string("a peer") : describe_ranks(guilty) + state;

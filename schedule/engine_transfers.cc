@@ -109,33 +109,36 @@ void Engine::time_out_transfer(Transfer& transfer) {
   fail_channel(channel, error, true);
 }
 
-void Engine::handle(const Completion& completion) {
-  const Error failure{
+// The end of a message of our own, from outside of the schedules.
+void Engine::handle_transfer(const Completion& completion) {
+  Transfer& transfer = *static_cast<Transfer*>(completion.token.owner);
+  if (transfer.done) {
+    return;
+  }
+  transfer.posted = false;
+  if (!completion.failed) {
+    finish_transfer(transfer, std::nullopt);
+    return;
+  }
+  const int peer = transfer.channel->world_ranks[transfer.peer];
+  const bool over = completion.code == Code::kPeerDead;
+  Error error{
       .code = completion.code, .culprit = -1, .message = std::string(code_name(completion.code))};
+  if (completion.code == Code::kAborted || (over && departed(peer))) {
+    error = left_error(peer);
+  } else if (over) {
+    error = gone_error(peer);
+  } else if (completion.code == Code::kMismatch) {
+    error.message = fmt::format("sizes differ: {} bytes here, {} bytes on rank {}",
+                                transfer.is_recv ? transfer.into.size() : transfer.data.size(),
+                                completion.peer_info.count, peer);
+  }
+  finish_transfer(transfer, error);
+}
+
+void Engine::handle(const Completion& completion) {
   if (completion.token.step == kTransferStep) {
-    Transfer& transfer = *static_cast<Transfer*>(completion.token.owner);
-    if (transfer.done) {
-      return;
-    }
-    transfer.posted = false;
-    if (!completion.failed) {
-      finish_transfer(transfer, std::nullopt);
-      return;
-    }
-    const int peer = transfer.channel->world_ranks[transfer.peer];
-    const bool over = completion.code == Code::kPeerDead;
-    Error error = failure;
-    if (completion.code == Code::kAborted || (over && departed(peer))) {
-      error = left_error(peer);
-    } else if (over) {
-      error = gone_error(peer);
-    }
-    if (completion.code == Code::kMismatch) {
-      error.message = fmt::format("sizes differ: {} bytes here, {} bytes on rank {}",
-                                  transfer.is_recv ? transfer.into.size() : transfer.data.size(),
-                                  completion.peer_info.count, peer);
-    }
-    finish_transfer(transfer, error);
+    handle_transfer(completion);
     return;
   }
   Run& run = *static_cast<Run*>(completion.token.owner);
@@ -165,6 +168,8 @@ void Engine::handle(const Completion& completion) {
     if (lost(channel, step.peer, completion.code)) {
       return;
     }
+    const Error failure{
+        .code = completion.code, .culprit = -1, .message = std::string(code_name(completion.code))};
     fail_channel(channel, describe_failure(run, index, failure), true);
     return;
   }

@@ -4,7 +4,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "transport/endpoint.h"
 
@@ -13,7 +15,7 @@ namespace isthmus {
 // Memory that all ranks of a node see: what shm/ maps and the engine reads and writes directly. The
 // layout is shared between processes and frozen per kMappedVersion.
 
-inline constexpr std::uint32_t kMappedVersion = 3;
+inline constexpr std::uint32_t kMappedVersion = 4;
 
 // Announcements that a rank may be ahead of a peer within a group. A power of two.
 inline constexpr std::uint32_t kAnnounceRing = 16;
@@ -46,14 +48,36 @@ struct alignas(64) ProgressLine {
 // What a rank is doing, for error texts and `isthmus status`. Written by its owner when it waits
 // longer than a spin, and at the end; read by anyone at any time: fields are only ever advisory.
 struct alignas(64) RankState {
-  std::atomic<std::uint32_t> sequence{0};   // operation in progress or last done
-  std::atomic<std::uint32_t> step{0};       // first step that waits
-  std::atomic<std::int32_t> waits_for{-1};  // world rank, -1 nobody
-  std::atomic<std::uint32_t> phase{0};      // see RankPhase
-  std::atomic<std::uint64_t> since_ns{0};   // CLOCK_MONOTONIC of the last change
-  std::atomic<std::uint32_t> finished{0};   // every operation up to this one is over
-  std::atomic<std::uint32_t> left{0};       // 1: the rank has left the group
+  static constexpr std::size_t kWaitsMax = 8;  // of the ranks it waits for, the first
+
+  std::atomic<std::uint32_t> sequence{0};  // operation in progress or last done
+  std::atomic<std::uint32_t> step{0};      // first step that waits
+  std::atomic<std::uint64_t> since_ns{0};  // CLOCK_MONOTONIC of the last change
+  std::atomic<std::uint32_t> phase{0};     // see RankPhase
+  std::atomic<std::uint32_t> finished{0};  // every operation up to this one is over
+  std::atomic<std::uint32_t> left{0};      // 1: the rank has left the group
+  std::array<std::atomic<std::uint32_t>, kWaitsMax> waits{};  // world ranks + 1, 0 for none
+
+  void set_waits(std::span<const int> world_ranks) {
+    for (std::size_t i = 0; i < kWaitsMax; ++i) {
+      const int rank = i < world_ranks.size() ? world_ranks[i] : -1;
+      waits[i].store(static_cast<std::uint32_t>(rank + 1), std::memory_order_relaxed);
+    }
+  }
+
+  std::vector<int> waits_for() const {
+    std::vector<int> world_ranks;
+    for (const std::atomic<std::uint32_t>& wait : waits) {
+      const std::uint32_t value = wait.load(std::memory_order_relaxed);
+      if (value != 0) {
+        world_ranks.push_back(static_cast<int>(value) - 1);
+      }
+    }
+    return world_ranks;
+  }
 };
+
+static_assert(sizeof(RankState) == 64);
 
 enum RankPhase : std::uint32_t {
   kPhaseOutside = 0,

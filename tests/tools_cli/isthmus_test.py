@@ -68,7 +68,7 @@ class Isthmus(unittest.TestCase):
             waiting, stopped = group["members"]
             self.assertEqual(group["ranks"], 2)
             self.assertEqual([waiting["pid"], stopped["pid"]], pids)
-            self.assertEqual(waiting["waits_for"], 1)
+            self.assertEqual(waiting["waits_for"], [1])
             self.assertEqual(waiting["sequence"], 4)
             self.assertEqual(waiting["operation"], "all_reduce float32[100] SUM")
             self.assertGreaterEqual(waiting["phase_s"], 0)

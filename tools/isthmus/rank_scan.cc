@@ -222,7 +222,7 @@ RankInGroup member_of(const Found& found, const GroupBlock& block) {
   if (member.phase == "waiting" || member.phase == "failed") {
     member.sequence = state.sequence.load(std::memory_order_relaxed);
     member.step = state.step.load(std::memory_order_relaxed);
-    member.waits_for = state.waits_for.load(std::memory_order_relaxed);
+    member.waits_for = state.waits_for();
     const std::uint64_t since = state.since_ns.load(std::memory_order_relaxed);
     const std::int64_t now = monotonic_ns();
     if (since != 0 && since <= static_cast<std::uint64_t>(now)) {

@@ -29,7 +29,7 @@ struct RankInGroup {
   std::string phase;           // "outside", "running", "waiting", "failed" or "left"
   std::int64_t phase_ns = -1;  // how long; -1 unknown
   std::uint32_t step = 0;      // first step that waits
-  int waits_for = -1;          // world rank, -1 nobody or unknown
+  std::vector<int> waits_for;  // world ranks; empty: nobody, or unknown
   std::uint32_t finished = 0;  // every operation up to this one is over
   std::string failure;         // the sentence that ended its group, when there is one
 };

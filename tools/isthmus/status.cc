@@ -12,14 +12,12 @@
 #include "tools/command_line/command_line.h"
 #include "tools/isthmus/commands.h"
 #include "tools/isthmus/rank_scan.h"
+#include "transport/blame.h"
 
 namespace isthmus {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// Most rounds of "waits for" that are followed: a circle ends there.
-constexpr std::size_t kHopsMax = 64;
 
 std::string operation_text(const RankInGroup& member) {
   const OperationInfo& info = member.operation;
@@ -59,17 +57,11 @@ const RankInGroup* find_member(const GroupSeen& group, int world_rank) {
   return nullptr;
 }
 
-// Follows "waits for" to the rank that waits for nobody. Null when it is not on this machine, or
-// when they wait in a circle.
-const RankInGroup* guilty(const GroupSeen& group, const RankInGroup& waiter) {
-  const RankInGroup* at = &waiter;
-  for (std::size_t hop = 0; hop < kHopsMax && at != nullptr; ++hop) {
-    if (at != &waiter && (at->phase != "waiting" || at->waits_for < 0)) {
-      return at;
-    }
-    at = at->waits_for < 0 ? nullptr : find_member(group, at->waits_for);
-  }
-  return nullptr;
+// Whom it waits for; nobody once its process is stopped or gone.
+std::vector<int> waits_of(const RankInGroup* member) {
+  const bool lives = member != nullptr && member->process != ProcessState::kStopped &&
+                     member->process != ProcessState::kDead;
+  return lives && member->phase == "waiting" ? member->waits_for : std::vector<int>();
 }
 
 std::string verdict_on(const RankInGroup& member) {
@@ -91,29 +83,39 @@ std::string verdict_on(const RankInGroup& member) {
       member.finished, member.pid, member.pid);
 }
 
+// Why `waiter` waits for `rank`, which it blames.
+std::string verdict_between(const GroupSeen& group, const RankInGroup& waiter, int rank) {
+  const RankInGroup* blamed = find_member(group, rank);
+  if (blamed == nullptr) {
+    return fmt::format(
+        "rank {} is waited for, and is not seen here: run `isthmus status` on its machine, in its "
+        "container, as its user",
+        rank);
+  }
+  if (!waits_of(blamed).empty()) {
+    return fmt::format("rank {} and rank {} wait for one another", waiter.world_rank, rank);
+  }
+  return fmt::format("rank {} is waited for: {}", rank, verdict_on(*blamed));
+}
+
 // One sentence for each rank that others wait for.
 std::vector<std::string> verdicts(const GroupSeen& group) {
   std::vector<std::string> sentences;
-  for (const RankInGroup& member : group.members) {
-    if (!member.failure.empty()) {
-      sentences.push_back(fmt::format("rank {} says: {}", member.world_rank, member.failure));
-    }
-    if (member.phase != "waiting" || member.waits_for < 0) {
-      continue;
-    }
-    const RankInGroup* culprit = guilty(group, member);
-    std::string sentence =
-        culprit != nullptr
-            ? fmt::format("rank {} is waited for: {}", culprit->world_rank, verdict_on(*culprit))
-        : find_member(group, member.waits_for) == nullptr
-            ? fmt::format(
-                  "rank {} is waited for, and is not seen here: run `isthmus status` on its "
-                  "machine, in its container, as its user",
-                  member.waits_for)
-            : fmt::format("rank {} and rank {} wait for one another", member.world_rank,
-                          member.waits_for);
+  const auto add = [&](std::string sentence) {
     if (std::find(sentences.begin(), sentences.end(), sentence) == sentences.end()) {
       sentences.push_back(std::move(sentence));
+    }
+  };
+  const auto waits = [&](int rank) { return waits_of(find_member(group, rank)); };
+  for (const RankInGroup& member : group.members) {
+    if (!member.failure.empty()) {
+      add(fmt::format("rank {} says: {}", member.world_rank, member.failure));
+    }
+    if (member.phase != "waiting" || member.waits_for.empty()) {
+      continue;
+    }
+    for (const int rank : blamed(member.world_rank, member.waits_for, waits)) {
+      add(verdict_between(group, member, rank));
     }
   }
   return sentences;
@@ -132,7 +134,7 @@ Json json_of(const RankInGroup& member) {
   out["phase_s"] =
       member.phase_ns < 0 ? Json(nullptr) : Json(static_cast<double>(member.phase_ns) * 1e-9);
   out["step"] = member.phase == "waiting" ? Json(member.step) : Json(nullptr);
-  out["waits_for"] = member.waits_for < 0 ? Json(nullptr) : Json(member.waits_for);
+  out["waits_for"] = member.waits_for;
   out["failure"] = member.failure.empty() ? Json(nullptr) : Json(member.failure);
   return out;
 }
@@ -162,11 +164,11 @@ void print_group(const GroupSeen& group) {
              "operation", "number", "phase", "for", "step", "waits for");
   for (const RankInGroup& member : group.members) {
     const bool waits = member.phase == "waiting";
-    fmt::print("  {:>5} {:>8} {:9} {:32} {:>10} {:8} {:>10} {:>5} {}\n", member.world_rank,
-               member.pid, process_state_name(member.process), operation_text(member),
-               member.sequence, member.phase, duration_text(member.phase_ns),
-               waits ? fmt::format("{}", member.step) : "-",
-               member.waits_for < 0 ? "-" : fmt::format("rank {}", member.waits_for));
+    fmt::print(
+        "  {:>5} {:>8} {:9} {:32} {:>10} {:8} {:>10} {:>5} {}\n", member.world_rank, member.pid,
+        process_state_name(member.process), operation_text(member), member.sequence, member.phase,
+        duration_text(member.phase_ns), waits ? fmt::format("{}", member.step) : "-",
+        member.waits_for.empty() ? "-" : fmt::format("rank {}", fmt::join(member.waits_for, ", ")));
   }
   for (const std::string& sentence : verdicts(group)) {
     fmt::print("  {}\n", sentence);
