@@ -74,6 +74,7 @@ class ISTHMUS_API Communicator {
   }
 
   // `output` is written on the root only, and may be null elsewhere.
+  // NOLINTNEXTLINE(readability-function-size): the parameters that every such interface has
   Status reduce(const void* input, void* output, std::size_t count, DType dtype, RedOp op, int root,
                 const CallOptions& options = {}) {
     return run({OpKind::kReduce, dtype, op, static_cast<std::uint32_t>(root), input, output, count},

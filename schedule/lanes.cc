@@ -6,11 +6,14 @@
 namespace isthmus {
 namespace {
 
+// NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): what a thread is
 // 0 on threads that are no lane; d + 1 on lane d.
 thread_local int depth_of_thread = 0;
 
 // Whose lane the thread is, null for none. Only compared, never followed.
 thread_local const void* pool_of_thread = nullptr;
+
+// NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
 struct HookHolder {
   std::mutex mutex;

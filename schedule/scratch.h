@@ -21,8 +21,8 @@ class ScratchPool {
   // Starts at a cache line. Owned by the run between take() and give().
   struct Block {
     struct Free {
-      void operator()(std::byte* memory) const {
-        ::operator delete(memory, std::align_val_t{kCacheLine});
+      void operator()(std::byte* start) const {
+        ::operator delete(start, std::align_val_t{kCacheLine});
       }
     };
 

@@ -40,6 +40,7 @@ clang_tidy() {
     --files "$TIDY"
 }
 
+# The thread sanitizer's preset leaves out the kernels' tests: one thread, and minutes of arithmetic.
 sanitized() {
   configure "$1" && cmake --build --preset "$1" -j "$JOBS" -- --quiet && ctest --preset "$1"
 }

@@ -138,9 +138,9 @@ void check(const Team& team, Kernel* kernel, float* buffer, std::size_t count) {
   }
   kernel->all_reduce(buffer, count);
   const int size = team.size();
+  const int of_ranks = size * (size + 1) / 2;
   for (std::size_t i = 0; i < count; ++i) {
-    const float want =
-        static_cast<float>(size * (size + 1) / 2) + static_cast<float>(size) * step(i);
+    const float want = static_cast<float>(of_ranks) + static_cast<float>(size) * step(i);
     if (buffer[i] != want) {
       std::fprintf(stderr, "oracle: rank %d of %d: element %zu of %zu is %g, want %g\n",
                    team.rank(), size, i, count, static_cast<double>(buffer[i]),

@@ -140,8 +140,10 @@ class Bench {
     const bool blocks = op == Op::kAllGather || op == Op::kReduceScatter || op == Op::kAllToAll;
     std::size_t last = 0;
     const double end = static_cast<double>(options_.most) * options_.factor;
-    for (double want = static_cast<double>(options_.least); want < end; want *= options_.factor) {
+    double want = static_cast<double>(options_.least);
+    while (want < end) {
       const std::size_t bytes = std::min(static_cast<std::size_t>(want), options_.most);
+      want *= options_.factor;
       const std::size_t floats = bytes / sizeof(float);
       count_ = blocks ? std::max<std::size_t>(1, floats / size_) : floats;
       all_ = op == Op::kBarrier ? 0 : blocks ? count_ * size_ : count_;
@@ -184,15 +186,18 @@ class Bench {
       case Op::kBroadcast:
         return lib_.rank() == 0 ? 7.0F : 0.0F;
       case Op::kAllToAll:
-        return static_cast<float>(lib_.rank() * 100) + static_cast<float>(i / count_);
+        return static_cast<float>(static_cast<std::size_t>(lib_.rank()) * 100 + block_of(i));
       default:
         return static_cast<float>(lib_.rank() + 1);
     }
   }
 
+  std::size_t block_of(std::size_t i) const { return i / count_; }
+
   bool right(std::size_t i) const {
-    const auto sum = static_cast<float>(size_ * (size_ + 1) / 2);
-    const auto block = static_cast<float>(i / count_);
+    const std::size_t of_ranks = size_ * (size_ + 1) / 2;
+    const auto sum = static_cast<float>(of_ranks);
+    const auto block = static_cast<float>(block_of(i));
     switch (op_) {
       case Op::kAllReduce:
         return a_[i] == sum;
@@ -255,9 +260,9 @@ class Bench {
       once = std::min(once, timed(2));
     }
     const int calls = static_cast<int>(std::clamp(options_.target_us / once, 1.0, kMostCalls));
-    std::vector<double> us;
-    for (int i = 0; i < options_.repetitions; ++i) {
-      us.push_back(timed(calls));
+    std::vector<double> us(static_cast<std::size_t>(options_.repetitions));
+    for (double& each : us) {
+      each = timed(calls);
     }
     std::sort(us.begin(), us.end());
     if (lib_.rank() == 0) {

@@ -20,8 +20,11 @@ constexpr std::int64_t kNonceTimeoutMs = 300'000;
 // How many works of a group are watched before those that are done are dropped.
 constexpr std::size_t kWatchedMin = 64;
 
+// NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): of the process, of a thread
 std::atomic<bool> in_child{false};
 thread_local int callback_depth = 0;
+
+// NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
 // Everything the process shares. Never destroyed: threads may outlive static objects.
 struct Shared {
@@ -100,7 +103,7 @@ Membership::Membership(std::unique_ptr<World> world, Ender ender)
 Membership::~Membership() {
   if (forked()) {
     // The threads and locks of the world are the parent's: there is nothing to end here.
-    static_cast<void>(world_.release());
+    [[maybe_unused]] const World* const of_parent = world_.release();
     return;
   }
   if (callback_depth == 0) {

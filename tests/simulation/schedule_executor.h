@@ -47,7 +47,7 @@ class ScheduleExecutor {
   bool run() {
     prepare();
     std::vector<std::size_t> order;
-    for (std::size_t moves = 0;; ++moves) {
+    for (;;) {
       order.clear();
       for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
         if (ranks_[rank].open > 0) {

@@ -107,13 +107,13 @@ TEST(TcpStore, ClientsMayComeFirst) {
 }
 
 TEST(TcpStore, HostNamesAndBothFamilies) {
-  const std::array<std::pair<std::string, std::string>, 6> kPairs = {{{"127.0.0.1", "127.0.0.1"},
-                                                                      {"localhost", "localhost"},
-                                                                      {"localhost", "127.0.0.1"},
-                                                                      {"0.0.0.0", "127.0.0.1"},
-                                                                      {"::1", "::1"},
-                                                                      {"::", "::1"}}};
-  for (const auto& [serves, connects] : kPairs) {
+  const std::array<std::pair<std::string, std::string>, 6> pairs = {{{"127.0.0.1", "127.0.0.1"},
+                                                                     {"localhost", "localhost"},
+                                                                     {"localhost", "127.0.0.1"},
+                                                                     {"0.0.0.0", "127.0.0.1"},
+                                                                     {"::1", "::1"},
+                                                                     {"::", "::1"}}};
+  for (const auto& [serves, connects] : pairs) {
     SCOPED_TRACE(serves + " " + connects);
     Result<std::unique_ptr<TcpStore>> server = TcpStore::serve(serves, 0, soon());
     if (!server.ok() && server.error().code == Code::kUnsupported) {

@@ -21,6 +21,7 @@
 
 namespace {
 
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): operator new counts here
 std::atomic<std::uint64_t> allocations{0};
 
 }  // namespace

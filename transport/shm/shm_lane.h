@@ -24,6 +24,7 @@ namespace isthmus::shm {
 class ShmLane final : public Endpoint {
  public:
   ShmLane(LaneShared* shared, int peer, const ShmNode::LanePeer& places);
+  ~ShmLane() override = default;
 
   ShmLane(const ShmLane&) = delete;
   ShmLane& operator=(const ShmLane&) = delete;

@@ -241,7 +241,7 @@ Status ShmNode::accept_one(std::span<const LocalPeer> peers, Deadline deadline) 
   }
   ISTHMUS_TRY(send_self(socket));
   int rank = -1;
-  const Status received = receive_peer(std::move(socket), peers, deadline, &rank);
+  Status received = receive_peer(std::move(socket), peers, deadline, &rank);
   if (!received.ok() && received.error().code == Code::kProtocol) {
     log(LogLevel::kWarn, "shm", "{}", received.error().message);
     return {};
@@ -299,6 +299,7 @@ MappedPeer ShmNode::resolve(int world_rank, std::uint64_t group_key) const {
 
 std::vector<int> ShmNode::peers() const {
   std::vector<int> out;
+  out.reserve(peers_.size());
   for (const auto& [rank, peer] : peers_) {
     out.push_back(rank);
   }

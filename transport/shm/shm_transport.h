@@ -30,6 +30,9 @@ class ShmTransport final : public Transport {
   // Without shutdown() before it, peers hear no goodbye; they see the end of the process.
   ~ShmTransport() override;
 
+  ShmTransport(const ShmTransport&) = delete;
+  ShmTransport& operator=(const ShmTransport&) = delete;
+
   std::string_view name() const override { return "shm"; }
 
   bool reaches(int peer) const override;

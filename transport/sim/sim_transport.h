@@ -33,6 +33,9 @@ class SimTransport final : public Transport {
   SimTransport(SimNetwork* network, int rank);
   ~SimTransport() override;
 
+  SimTransport(const SimTransport&) = delete;
+  SimTransport& operator=(const SimTransport&) = delete;
+
   std::string_view name() const override { return "sim"; }
 
   std::vector<std::byte> address() const override;
