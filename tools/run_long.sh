@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `make long`: what takes longer than a change should wait for; about half an hour on 2 cores.
-#   STAGES="name..."  runs only these: python multiprocess soak kills shaped
+# `make long`: what takes longer than a change should wait for; about 40 minutes on 2 cores.
+#   STAGES="name..."  runs only these: pip python multiprocess soak kills shaped
 #   SOAK_S            seconds of each of the two soaks (default 180)
 #   REPEAT            how often each multi-process test runs (default 10)
 #   JOBS              compilers at once (default 2)
@@ -9,7 +9,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 source tools/stages.sh
 readonly JOBS=${JOBS:-2} SOAK_S=${SOAK_S:-180} REPEAT=${REPEAT:-10}
-readonly STAGES=${STAGES:-python multiprocess soak kills shaped}
+readonly STAGES=${STAGES:-pip python multiprocess soak kills shaped}
 readonly PYTHON=${PYTHON:-.venv/bin/python}
 readonly KILLS=10
 
@@ -40,9 +40,10 @@ if wanted kills; then
   stage "kills, one node" "$PYTHON" tests/long/soak.py --kills "$KILLS"
   stage "kills, two nodes" "$PYTHON" tests/long/soak.py --kills "$KILLS" --nodes aabb
 fi
+wanted pip && stage "pip installs" env PYTHON="$PYTHON" tests/long/pip_installs.sh
 wanted shaped && stage "shaped table" env PYTHON="$PYTHON" tests/long/shaped_table.sh
 if ((passed + failed + skipped == 0)); then
-  echo "long: STAGES='$STAGES' names no stage of: python multiprocess soak kills shaped" >&2
+  echo "long: STAGES='$STAGES' names no stage of: pip python multiprocess soak kills shaped" >&2
   exit 2
 fi
 summary long
