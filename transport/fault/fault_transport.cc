@@ -108,8 +108,8 @@ std::uint32_t FaultTransport::take_slot() {
   return index;
 }
 
-// NOLINTNEXTLINE(readability-function-size): an Endpoint's own parameters, and which it is
 template <typename Span>
+// NOLINTNEXTLINE(readability-function-size): an Endpoint's own parameters, and which it is
 Result<Endpoint::Post> FaultTransport::post(Endpoint& inner, int peer, bool is_recv, const Tag& tag,
                                             const OperationInfo& info, Span data, Token token) {
   const Plan plan = plan_post(peer, is_recv);
