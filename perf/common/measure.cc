@@ -28,7 +28,7 @@ constexpr double kIterationsMax = 20'000.0;
 constexpr int kUnwritten = 0xA5;
 
 std::string red_op_text(OpKind op, RedOp red_op) {
-  if (op == OpKind::kAllGather) {
+  if (!op_traits(op).reduces) {
     return "none";
   }
   std::string text;
@@ -62,78 +62,105 @@ Result<std::unique_ptr<Measure>> Measure::create(Communicator& group, const Perf
 }
 
 std::size_t Measure::rounded(std::uint64_t bytes, DType dtype) const {
-  const std::size_t parts = options_.op == OpKind::kAllReduce ? 1 : ranks();
-  const std::size_t whole = parts * dtype_bytes(dtype);
+  const std::size_t whole = parts_of(options_.op, ranks()) * dtype_bytes(dtype);
   return std::max<std::size_t>(static_cast<std::size_t>(bytes) / whole, 1) * whole;
 }
 
-Call Measure::call_for(std::size_t count, DType dtype, RedOp red_op, bool in_place) const {
-  const std::size_t own = rank() * count * dtype_bytes(dtype);
-  Call call{.op = options_.op,
-            .dtype = dtype,
-            .red_op = red_op,
-            .input = input_.get(),
-            .output = output_.get(),
-            .count = count,
-            .factor = Pattern::kFactor};
+bool Measure::has(Party party) const {
+  return party == Party::kEveryone || (party == Party::kRoot && group_.rank() == options_.root);
+}
+
+// In place, a block stands where it has to in the whole data.
+Measure::Asked Measure::ask(std::size_t count, DType dtype, RedOp red_op, bool in_place) const {
+  const OpTraits& traits = op_traits(options_.op);
+  Asked asked{.call = {.op = options_.op,
+                       .dtype = dtype,
+                       .red_op = red_op,
+                       .root = static_cast<std::uint32_t>(options_.root),
+                       .count = count,
+                       .factor = Pattern::kFactor},
+              .input = input_.get(),
+              .output = output_.get()};
   if (in_place) {
-    switch (options_.op) {
-      case OpKind::kAllGather:
-        call.input = output_.get() + own;
-        break;
-      case OpKind::kReduceScatter:
-        call.output = input_.get() + own;
-        break;
-      default:
-        call.input = output_.get();
-        break;
+    const std::size_t own = rank() * count * dtype_bytes(dtype);
+    if (traits.output_block) {
+      asked.output = input_.get() + own;
+    } else {
+      asked.input = output_.get() + (traits.input_block ? own : 0);
     }
   }
-  return call;
+  asked.call.input = asked.input;
+  asked.call.output = asked.output;
+  return asked;
 }
 
 // Fills what the call reads, and spoils what it only writes.
-void Measure::prepare(const Call& call, const Pattern& pattern, std::size_t salt) const {
-  const int me = group_.rank();
-  const std::size_t bytes = call.count * dtype_bytes(call.dtype);
-  if (call.op == OpKind::kAllGather) {
-    std::memset(output_.get(), kUnwritten, bytes * ranks());
-  } else if (call.output == output_.get()) {
-    std::memset(output_.get(), kUnwritten, bytes);
+void Measure::prepare(const Asked& asked, const Pattern& pattern, std::size_t salt) const {
+  const Call& call = asked.call;
+  const OpTraits& traits = op_traits(call.op);
+  const std::size_t whole = call.count * parts_of(call.op, ranks());
+  const std::size_t written = traits.output_block ? call.count : whole;
+  std::memset(asked.output, kUnwritten, written * dtype_bytes(call.dtype));
+  if (has(traits.input)) {
+    pattern.fill(asked.input, group_.rank(), traits.input_block ? rank() * call.count : 0,
+                 traits.input_block ? call.count : whole, salt);
+  } else if (call.op == OpKind::kBroadcast && group_.rank() == options_.root) {
+    pattern.fill(asked.output, group_.rank(), 0, call.count, salt);
   }
-  const std::size_t read = call.count * (call.op == OpKind::kReduceScatter ? ranks() : 1);
-  const std::size_t first = call.op == OpKind::kAllGather ? rank() * call.count : 0;
-  // The input may be the output: it was allocated here, and is written through that pointer.
-  std::byte* input =
-      call.input == input_.get()
-          ? input_.get()
-          : output_.get() + (static_cast<const std::byte*>(call.input) - output_.get());
-  pattern.fill(input, me, first, read, salt);
 }
 
-std::size_t Measure::count_wrong(const Call& call, const Pattern& pattern, std::size_t salt) const {
-  if (call.op != OpKind::kAllGather) {
-    const std::size_t first = call.op == OpKind::kReduceScatter ? rank() * call.count : 0;
-    return pattern.count_wrong_reduced(call.output, first, call.count, salt);
+std::size_t Measure::count_wrong(const Asked& asked, const Pattern& pattern,
+                                 std::size_t salt) const {
+  const Call& call = asked.call;
+  const OpTraits& traits = op_traits(call.op);
+  if (call.op == OpKind::kSend) {
+    return pattern.count_wrong_of_rank(asked.output, before(), 0, call.count, salt);
+  }
+  if (!has(traits.output)) {
+    return 0;
+  }
+  const std::size_t own = traits.ranked ? rank() * call.count : 0;
+  if (traits.reduces) {
+    return pattern.count_wrong_reduced(asked.output, own, call.count, salt);
+  }
+  if (traits.from_root()) {
+    return pattern.count_wrong_of_rank(asked.output, options_.root, own, call.count, salt);
   }
   const std::size_t block_bytes = call.count * dtype_bytes(call.dtype);
   std::size_t wrong = 0;
   for (std::size_t source = 0; source < ranks(); ++source) {
-    wrong +=
-        pattern.count_wrong_of_rank(output_.get() + source * block_bytes, static_cast<int>(source),
-                                    source * call.count, call.count, salt);
+    wrong += pattern.count_wrong_of_rank(
+        asked.output + source * block_bytes, static_cast<int>(source),
+        traits.input_block ? source * call.count : own, call.count, salt);
   }
   return wrong;
 }
 
+int Measure::before() const {
+  return (group_.rank() + group_.size() - 1) % group_.size();
+}
+
+// One operation.
+Status Measure::once(const Call& call) {
+  if (call.op != OpKind::kSend) [[likely]] {
+    return group_.run(call);
+  }
+  const std::size_t bytes = call.count * dtype_bytes(call.dtype);
+  const int next = (group_.rank() + 1) % group_.size();
+  ISTHMUS_ASSIGN(const WorkRef received, group_.start_recv(call.output, bytes, before(), 0));
+  ISTHMUS_ASSIGN(const WorkRef sent, group_.start_send(call.input, bytes, next, 0));
+  ISTHMUS_TRY(sent->wait(Deadline()));
+  return received->wait(Deadline());
+}
+
 // Wrong elements of all checked runs, over all ranks.
-Result<std::int64_t> Measure::check(const Call& call, const Pattern& pattern) {
+Result<std::int64_t> Measure::check(const Asked& asked, const Pattern& pattern) {
   std::int64_t wrong = 0;
   for (int run = 0; run < options_.checks; ++run) {
     const std::size_t salt = static_cast<std::size_t>(run) * 17 % Pattern::kPeriod;
-    prepare(call, pattern, salt);
-    ISTHMUS_TRY(group_.run(call));
-    wrong += static_cast<std::int64_t>(count_wrong(call, pattern, salt));
+    prepare(asked, pattern, salt);
+    ISTHMUS_TRY(once(asked.call));
+    wrong += static_cast<std::int64_t>(count_wrong(asked, pattern, salt));
     alive_();
   }
   ISTHMUS_TRY(group_.all_reduce(&wrong, &wrong, 1, DType::kInt64, RedOp::kSum));
@@ -148,7 +175,7 @@ Result<int> Measure::iterations_for(const Call& call) {
   constexpr int kProbes = 2;
   const std::int64_t begin = monotonic_ns();
   for (int i = 0; i < kProbes; ++i) {
-    ISTHMUS_TRY(group_.run(call));
+    ISTHMUS_TRY(once(call));
   }
   const double once_us = static_cast<double>(monotonic_ns() - begin) / (1e3 * kProbes);
   double wanted = std::clamp(kRowUs / std::max(once_us, 1e-3), kIterationsMin, kIterationsMax);
@@ -166,7 +193,7 @@ Result<Measure::Times> Measure::time(const Call& call, int iterations) {
   for (int batch = 0; batch < batches; ++batch) {
     const int size = iterations / batches + (batch < iterations % batches ? 1 : 0);
     for (int i = 0; i < size; ++i) {
-      ISTHMUS_TRY(group_.run(call));
+      ISTHMUS_TRY(once(call));
     }
     const std::int64_t now = monotonic_ns();
     const double batch_us = static_cast<double>(now - before) / (1e3 * size);
@@ -208,22 +235,23 @@ Result<PerfRow> Measure::row(std::uint64_t bytes, DType dtype, RedOp red_op, boo
   row.red_op = red_op_text(options_.op, red_op);
   row.ranks = group_.size();
   row.bytes = rounded(bytes, dtype);
-  const std::size_t parts = options_.op == OpKind::kAllReduce ? 1 : ranks();
-  row.count = row.bytes / (parts * dtype_bytes(dtype));
+  row.count = row.bytes / (parts_of(options_.op, ranks()) * dtype_bytes(dtype));
+  row.root = op_traits(options_.op).rooted ? options_.root : -1;
   row.in_place = in_place;
-  const Call call = call_for(row.count, dtype, red_op, in_place);
-  row.algorithm = group_.algorithm_of(call);
+  const Asked asked = ask(row.count, dtype, red_op, in_place);
+  const Call& call = asked.call;
+  row.algorithm = call.op == OpKind::kSend ? "messages" : group_.algorithm_of(call);
   const Pattern pattern(options_.op, dtype, red_op, group_.size());
-  prepare(call, pattern, 0);
+  prepare(asked, pattern, 0);
   for (int i = 0; i < options_.warmups; ++i) {
-    ISTHMUS_TRY(group_.run(call));
+    ISTHMUS_TRY(once(call));
     alive_();
   }
   ISTHMUS_ASSIGN(const int iterations, iterations_for(call));
   ISTHMUS_ASSIGN(const Times times, time(call, iterations));
   ISTHMUS_TRY(combine(times, &row));
   if (options_.checks > 0) {
-    ISTHMUS_ASSIGN(row.wrong, check(call, pattern));
+    ISTHMUS_ASSIGN(row.wrong, check(asked, pattern));
   }
   return row;
 }

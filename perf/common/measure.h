@@ -48,10 +48,20 @@ class Measure {
     double most = 0.0;
   };
 
-  Call call_for(std::size_t count, DType dtype, RedOp red_op, bool in_place) const;
-  void prepare(const Call& call, const Pattern& pattern, std::size_t salt) const;
-  std::size_t count_wrong(const Call& call, const Pattern& pattern, std::size_t salt) const;
-  Result<std::int64_t> check(const Call& call, const Pattern& pattern);
+  // A call, and where its buffers are.
+  struct Asked {
+    Call call;
+    std::byte* input = nullptr;
+    std::byte* output = nullptr;
+  };
+
+  bool has(Party party) const;
+  Asked ask(std::size_t count, DType dtype, RedOp red_op, bool in_place) const;
+  void prepare(const Asked& asked, const Pattern& pattern, std::size_t salt) const;
+  std::size_t count_wrong(const Asked& asked, const Pattern& pattern, std::size_t salt) const;
+  Result<std::int64_t> check(const Asked& asked, const Pattern& pattern);
+  int before() const;
+  Status once(const Call& call);
   Result<int> iterations_for(const Call& call);
   Result<Times> time(const Call& call, int iterations);
   Status combine(const Times& mine, PerfRow* row);

@@ -92,6 +92,19 @@ CLI::Option* add_bytes(CLI::App& app, const char* names, std::uint64_t* out, con
 
 const char* title_of(OpKind op) {
   switch (op) {
+    case OpKind::kBroadcast:
+      return "Times broadcast: every rank ends with the root's data.";
+    case OpKind::kReduce:
+      return "Times reduce: the root ends with the reduction over all ranks.";
+    case OpKind::kGather:
+      return "Times gather: the root ends with the blocks of all ranks.";
+    case OpKind::kScatter:
+      return "Times scatter: every rank ends with its block of the root's data.";
+    case OpKind::kAllToAll:
+      return "Times all_to_all: every rank ends with the blocks that all ranks have for it.";
+    case OpKind::kSend:
+      return "Times send and recv: every rank sends to the next one and receives from the one "
+             "before.";
     case OpKind::kAllGather:
       return "Times all_gather: every rank ends with the blocks of all ranks.";
     case OpKind::kReduceScatter:
@@ -110,11 +123,13 @@ std::string examples_of(const std::string& program) {
       "  MASTER_ADDR=host MASTER_PORT=29500 mpirun -np 4 {0} --json -\n"
       "\n"
       "Columns: size is the whole buffer of a rank and count what a call is given, as in\n"
-      "nccl-tests (for all_gather and reduce_scatter: elements of one rank's block). algbw is "
-      "size\n"
-      "/ time. busbw is what the slowest link carries whatever the number of ranks n: algbw x\n"
-      "2(n-1)/n for all_reduce, x (n-1)/n for the others. #wrong counts elements that differ from\n"
-      "the exact result, over all ranks. time_us_min and time_us_max (JSON, CSV) are the fastest\n"
+      "nccl-tests (where data are a block per rank: elements of one block). algbw is size / time.\n"
+      "busbw is what the slowest link carries whatever the number of ranks n: algbw x 2(n-1)/n "
+      "for\n"
+      "all_reduce, x 1 for broadcast, reduce and sendrecv, x (n-1)/n for the others. #wrong "
+      "counts\n"
+      "elements that differ from the exact result, over all ranks. time_us_min and time_us_max "
+      "(JSON, CSV) are the fastest\n"
       "and the slowest tenth of the iterations on any rank.\n"
       "Exit code: 0, or 1 when a result was wrong or a rank failed, or 2 for a bad command line.",
       program);
@@ -161,7 +176,11 @@ void check_together(const CLI::App& app, PerfOptions* options) {
   if (options->nodes > 1 && options->ranks == 0) {
     throw CLI::ValidationError("--nodes", "needs --ranks: launchers place ranks on real nodes");
   }
-  if (options->op != OpKind::kAllGather) {
+  if (options->ranks > 0 && options->root >= options->ranks) {
+    throw CLI::ValidationError(
+        "--root", fmt::format("{} is not one of --ranks {}", options->root, options->ranks));
+  }
+  if (op_traits(options->op).reduces) {
     check_reducible(*options);
   }
   if (options->sizes().size() > kSizesMax) {
@@ -190,8 +209,8 @@ void add_what(CLI::App& app, PerfOptions* options) {
   CLI::Option* op = app.add_option_function<std::string>(
       "-o,--op",
       [options](const std::string& text) { options->red_ops = pick(red_op_names(), text, "--op"); },
-      options->op == OpKind::kAllGather
-          ? "accepted and ignored: all_gather reduces nothing"
+      !op_traits(options->op).reduces
+          ? "accepted and ignored: nothing is reduced"
           : "sum, avg, min, max, prod, band, bor, bxor, premul_sum, a list, or all; "
             "what a type cannot do is left out (default sum)");
   op->type_name("OP");
@@ -214,6 +233,11 @@ void add_how(CLI::App& app, PerfOptions* options) {
          "time shown: 0 of rank 0, 1 mean over ranks, 2 least, 3 most (default 1)")
       ->check(CLI::Range(0, 3))
       ->type_name("MODE");
+  if (op_traits(options->op).rooted) {
+    app.add_option("-r,--root", options->root, "the root (default 0)")
+        ->check(CLI::Range(0, 1 << 20))
+        ->type_name("RANK");
+  }
   app.add_option("--ranks", options->ranks,
                  "start so many processes on this machine; without it a launcher's are used")
       ->check(CLI::Range(1, 1024))
@@ -234,6 +258,28 @@ void add_how(CLI::App& app, PerfOptions* options) {
 }
 
 }  // namespace
+
+std::string_view perf_op_name(OpKind op) {
+  switch (op) {
+    case OpKind::kAllToAll:
+      return "alltoall";
+    case OpKind::kSend:
+      return "sendrecv";
+    default:
+      return op_kind_name(op);
+  }
+}
+
+bool has_form(OpKind op, bool in_place) {
+  if (op == OpKind::kBroadcast) {
+    return in_place;  // one buffer a rank
+  }
+  return !in_place || (op != OpKind::kSend && op_traits(op).in_place);
+}
+
+std::size_t parts_of(OpKind op, std::size_t ranks) {
+  return op_traits(op).ranked ? ranks : 1;
+}
 
 std::vector<std::uint64_t> PerfOptions::sizes() const {
   std::vector<std::uint64_t> out;
@@ -256,7 +302,7 @@ std::optional<int> parse_perf_options(OpKind op, int argc, const char* const* ar
   for (int i = 0; i < argc; ++i) {
     options->command += fmt::format("{}{}", i == 0 ? "" : " ", argv[i]);
   }
-  const std::string program = fmt::format("{}_perf", op_kind_name(op));
+  const std::string program = fmt::format("{}_perf", perf_op_name(op));
   CLI::App app(title_of(op), program);
   app.footer(examples_of(program));
   app.get_formatter()->column_width(30);

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/dtype.h"
@@ -12,6 +14,16 @@ namespace isthmus {
 
 // Which rank's time a row shows: the values of nccl-tests' -a.
 enum class AverageMode : std::uint8_t { kRankZero = 0, kMean = 1, kMin = 2, kMax = 3 };
+
+// Of the program that times the operation, and in its results: nccl-tests' names. kSend stands for
+// the exchange in a ring, sendrecv.
+std::string_view perf_op_name(OpKind op);
+
+// Whether the operation has a form with two buffers, and one in place.
+bool has_form(OpKind op, bool in_place);
+
+// Blocks that the whole buffer of a rank is made of.
+std::size_t parts_of(OpKind op, std::size_t ranks);
 
 // What a perf program was asked for. Plain values.
 struct PerfOptions {
@@ -26,6 +38,7 @@ struct PerfOptions {
   int warmups = 5;
   int checks = 1;  // runs whose results are compared, 0 none
   AverageMode average = AverageMode::kMean;
+  int root = 0;
   int ranks = 0;  // to fork; 0: started by a launcher
   int nodes = 1;  // to pretend for forked ranks
   bool pin = false;

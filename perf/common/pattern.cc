@@ -140,7 +140,7 @@ Pattern::Pattern(OpKind op, DType dtype, RedOp red_op, int ranks)
   for (Table& table : inputs_) {
     table.resize(2 * kPeriod * element_bytes_);
   }
-  reduced_.resize(op == OpKind::kAllGather ? 0 : 2 * kPeriod * element_bytes_);
+  reduced_.resize(op_traits(op).reduces ? 2 * kPeriod * element_bytes_ : 0);
   for (std::size_t at = 0; at < 2 * kPeriod; ++at) {
     const std::size_t phase = at % kPeriod;
     std::int64_t sum = 0;

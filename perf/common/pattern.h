@@ -29,7 +29,7 @@ class Pattern {
   std::size_t count_wrong_reduced(const void* data, std::size_t first, std::size_t count,
                                   std::size_t salt) const;
 
-  // As above, for data that must be a rank's own: all_gather.
+  // As above, for data that must be a rank's own: of an operation that does not reduce.
   std::size_t count_wrong_of_rank(const void* data, int rank, std::size_t first, std::size_t count,
                                   std::size_t salt) const;
 
@@ -42,7 +42,7 @@ class Pattern {
 
   std::size_t element_bytes_;
   std::vector<Table> inputs_;  // by rank
-  Table reduced_;              // empty for all_gather
+  Table reduced_;              // empty where nothing is reduced
 };
 
 }  // namespace isthmus

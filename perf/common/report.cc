@@ -23,10 +23,13 @@ std::string short_number(double value) {
   return fmt::format("{:.{}f}", value, value >= 1000.0 ? 1 : value >= 10.0 ? 2 : 3);
 }
 
-std::string half_of_table(const PerfRow& row) {
-  const std::string wrong = row.wrong ? fmt::format("{}", *row.wrong) : "N/A";
-  return fmt::format("{:>8} {:>7} {:>7} {:>6}", short_number(row.time_us),
-                     short_number(row.algbw_gbs()), short_number(row.busbw_gbs()), wrong);
+std::string half_of_table(const std::optional<PerfRow>& row) {
+  if (!row) {
+    return fmt::format("{:>8} {:>7} {:>7} {:>6}", "N/A", "N/A", "N/A", "N/A");
+  }
+  const std::string wrong = row->wrong ? fmt::format("{}", *row->wrong) : "N/A";
+  return fmt::format("{:>8} {:>7} {:>7} {:>6}", short_number(row->time_us),
+                     short_number(row->algbw_gbs()), short_number(row->busbw_gbs()), wrong);
 }
 
 // A failed write shows in ferror() when the file is closed.
@@ -36,7 +39,7 @@ void write(std::FILE* file, const std::string& text) {
 
 Json json_of(const PerfRow& row) {
   Json out;
-  out["op"] = op_kind_name(row.op);
+  out["op"] = perf_op_name(row.op);
   out["dtype"] = dtype_name(row.dtype);
   out["redop"] = row.red_op;
   out["ranks"] = row.ranks;
@@ -57,7 +60,10 @@ Json json_of(const PerfRow& row) {
 
 double PerfRow::busbw_gbs() const {
   const double others = static_cast<double>(ranks - 1) / static_cast<double>(ranks);
-  return algbw_gbs() * (op == OpKind::kAllReduce ? 2.0 * others : others);
+  if (op == OpKind::kAllReduce) {
+    return algbw_gbs() * 2.0 * others;
+  }
+  return algbw_gbs() * (op_traits(op).ranked ? others : 1.0);
 }
 
 Report::Report(const PerfOptions& options, const PerfMeta& meta)
@@ -138,25 +144,29 @@ void Report::progress(const std::string& text) {
 
 void Report::write_csv(const PerfRow& row) {
   write(csv_.get(), fmt::format("{},{},{},{},{},{},{},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{},{}\n",
-                                op_kind_name(row.op), dtype_name(row.dtype), row.red_op, row.ranks,
+                                perf_op_name(row.op), dtype_name(row.dtype), row.red_op, row.ranks,
                                 row.count, row.bytes, row.in_place, row.time_us, row.time_us_min,
                                 row.time_us_max, row.algbw_gbs(), row.busbw_gbs(),
                                 row.wrong ? fmt::format("{}", *row.wrong) : "", row.algorithm));
   std::fflush(csv_.get());
 }
 
-void Report::add(const PerfRow& out_of_place, const PerfRow& in_place) {
+void Report::add(const std::optional<PerfRow>& out_of_place,
+                 const std::optional<PerfRow>& in_place) {
   clear_progress();
-  for (const PerfRow* row : {&out_of_place, &in_place}) {
-    rows_.push_back(*row);
-    if (csv_) {
-      write_csv(*row);
+  for (const std::optional<PerfRow>* row : {&out_of_place, &in_place}) {
+    if (*row) {
+      rows_.push_back(**row);
+      if (csv_) {
+        write_csv(**row);
+      }
     }
   }
-  if (options_.table()) {
-    fmt::print("  {:>12} {:>13} {:>9} {:>6} {:>6} {} {}  {}\n", out_of_place.bytes,
-               out_of_place.count, dtype_name(out_of_place.dtype), out_of_place.red_op, -1,
-               half_of_table(out_of_place), half_of_table(in_place), out_of_place.algorithm);
+  if (options_.table() && !rows_.empty()) {
+    const PerfRow& row = out_of_place ? *out_of_place : rows_.back();
+    fmt::print("  {:>12} {:>13} {:>9} {:>6} {:>6} {} {}  {}\n", row.bytes, row.count,
+               dtype_name(row.dtype), row.red_op, row.root, half_of_table(out_of_place),
+               half_of_table(in_place), row.algorithm);
     std::fflush(stdout);
   }
 }

@@ -29,6 +29,8 @@ struct PerfRow {
   std::optional<std::int64_t> wrong;  // none: not checked
   std::string algorithm;
 
+  int root = -1;  // -1: no rank differs from the others
+
   double algbw_gbs() const { return static_cast<double>(bytes) / (time_us * 1e3); }
 
   // What the slowest link carries: makes different numbers of ranks comparable.
@@ -58,8 +60,8 @@ class Report {
   // What is measured now.
   void progress(const std::string& text);
 
-  // Both measurements of one size.
-  void add(const PerfRow& out_of_place, const PerfRow& in_place);
+  // Both measurements of one size, or the one that there is.
+  void add(const std::optional<PerfRow>& out_of_place, const std::optional<PerfRow>& in_place);
 
   // Footer and files. False when a result was wrong.
   Result<bool> finish();

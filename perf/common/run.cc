@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -57,10 +58,14 @@ Status measure_sizes(const PerfOptions& options, DType dtype, RedOp red_op, Meas
     if (report != nullptr) {
       report->progress(fmt::format("measuring {} {}", dtype_name(dtype), bytes_text(rounded)));
     }
-    ISTHMUS_ASSIGN(const PerfRow apart, measure->row(bytes, dtype, red_op, false));
-    ISTHMUS_ASSIGN(const PerfRow in_place, measure->row(bytes, dtype, red_op, true));
+    std::array<std::optional<PerfRow>, 2> rows;
+    for (const bool in_place : {false, true}) {
+      if (has_form(options.op, in_place)) {
+        ISTHMUS_ASSIGN(rows[in_place ? 1 : 0], measure->row(bytes, dtype, red_op, in_place));
+      }
+    }
     if (report != nullptr) {
-      report->add(apart, in_place);
+      report->add(rows[0], rows[1]);
     }
   }
   return {};
@@ -69,6 +74,11 @@ Status measure_sizes(const PerfOptions& options, DType dtype, RedOp red_op, Meas
 // True when no result was wrong, as far as this rank knows.
 Result<bool> measure_all(const PerfOptions& options, Communicator& group,
                          const std::function<void()>& alive) {
+  if (options.root >= group.size()) {
+    return Error{
+        .code = Code::kInvalidArgument,
+        .message = fmt::format("--root {} is not a rank of {}", options.root, group.size())};
+  }
   const Machine machine = machine_or_empty();
   ISTHMUS_ASSIGN(int nodes, count_nodes(group, machine));
   if (options.nodes > 1) {
@@ -93,7 +103,7 @@ Result<bool> measure_all(const PerfOptions& options, Communicator& group,
   }
   const std::unique_ptr<Report> report = std::move(opened).value();
   ISTHMUS_ASSIGN(const std::unique_ptr<Measure> measure, Measure::create(group, options, alive));
-  const bool reduces = options.op != OpKind::kAllGather;
+  const bool reduces = op_traits(options.op).reduces;
   for (const DType dtype : options.dtypes) {
     for (const RedOp red_op : reduces ? options.red_ops : std::vector<RedOp>{RedOp::kSum}) {
       if (!reduces || reducible(dtype, red_op)) {
@@ -189,7 +199,7 @@ int run_perf(OpKind op, int argc, const char* const* argv) {
     return run_forked(options);
   }
   if (!place.ok()) {
-    fmt::print(stderr, "{}_perf: no ranks: give --ranks N, or {}\n", op_kind_name(op),
+    fmt::print(stderr, "{}_perf: no ranks: give --ranks N, or {}\n", perf_op_name(op),
                place.error().message);
     return kExitUsage;
   }

@@ -20,7 +20,14 @@ import tempfile
 import unittest
 
 PROGRAMS = pathlib.Path(os.environ.get("PERF_PROGRAMS", "build/dev/perf"))
-OPS = ("all_reduce", "all_gather", "reduce_scatter")
+OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter",
+       "alltoall", "sendrecv")
+REDUCES = ("all_reduce", "reduce_scatter", "reduce")
+# How often busbw is algbw times (ranks - 1) / ranks; of the others it is algbw itself.
+OTHERS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "gather": 1, "scatter": 1,
+          "alltoall": 1}
+# Forms that an operation has, as "inplace" of its rows.
+FORMS = {"broadcast": [True], "alltoall": [False], "sendrecv": [False]}
 LIMIT_S = 60
 # 8 floats have sum, avg, min, max, prod, premul_sum; 8 integers have 3 bit operations instead of
 # the last; bool has these but no avg; 2 complex types have no order.
@@ -55,7 +62,7 @@ class Programs(unittest.TestCase):
         self.assertEqual(report["meta"]["ranks"], ranks)
         self.assertIn("host", report["meta"]["machine"])
         self.assertIn(f"{op}_perf", report["meta"]["command"])
-        factor = (ranks - 1) / ranks * (2 if op == "all_reduce" else 1)
+        factor = (ranks - 1) / ranks * OTHERS[op] if op in OTHERS else 1
         for row in report["rows"]:
             self.assertEqual(list(row), ROW)
             self.assertEqual(row["op"], op)
@@ -82,9 +89,9 @@ class Programs(unittest.TestCase):
                     sizes = [row["bytes"] for row in report["rows"]]
                     self.assertEqual(sizes, sorted(sizes))
                     self.assertEqual([row["inplace"] for row in report["rows"]],
-                                     [False, True] * (len(sizes) // 2))
+                                     FORMS.get(op, [False, True]) * len(set(sizes)))
                     self.assertEqual(report["rows"][0]["redop"],
-                                     "none" if op == "all_gather" else "sum")
+                                     "sum" if op in REDUCES else "none")
 
     def test_every_dtype_and_reduction_is_exact(self):
         for op in ("all_reduce", "reduce_scatter"):
@@ -94,6 +101,18 @@ class Programs(unittest.TestCase):
             rows = json.loads(result.stdout)["rows"]
             self.check_rows(json.loads(result.stdout), op, 4)
             self.assertEqual(len({(row["dtype"], row["redop"]) for row in rows}), PAIRS)
+
+    def test_root(self):
+        for op in ("broadcast", "reduce", "gather", "scatter"):
+            result = run(op, "--ranks", "4", "--nodes", "2", "-r", "2", "-b", "64K", "-e", "64K",
+                         "-c", "2", *QUICK)
+            self.ended(result)
+            line = [line.split() for line in result.stdout.splitlines() if line[0] != "#"][0]
+            self.assertEqual(line[4], "2")
+            self.assertIn("Out of bounds values : 0 OK", result.stdout)
+            result = run(op, "--ranks", "4", "--root", "4")
+            self.ended(result, 2)
+            self.assertIn("4 is not one of --ranks 4", result.stderr)
 
     def test_two_nodes(self):
         for op in OPS:
