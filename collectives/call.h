@@ -74,8 +74,10 @@ inline constexpr std::uint32_t kTagMax = 0x7fffffffU;
 
 // One message as its sender or its receiver states it.
 struct MessageCall {
+  static constexpr int kAnySource = -2;
+
   bool is_recv = false;
-  int peer = -1;  // rank in the group
+  int peer = -1;  // rank in the group; kAnySource of a receive
   std::uint32_t tag = 0;
   const void* data = nullptr;  // of a send
   void* into = nullptr;        // of a receive

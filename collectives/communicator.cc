@@ -46,6 +46,13 @@ Result<WorkRef> Communicator::start_recv(void* data, std::size_t bytes, int peer
       {.is_recv = true, .peer = peer, .tag = tag, .into = data, .bytes = bytes}, options);
 }
 
+Result<WorkRef> Communicator::start_recv_any(void* data, std::size_t bytes, std::uint32_t tag,
+                                             const CallOptions& options) {
+  return group_->start_message(
+      {.is_recv = true, .peer = MessageCall::kAnySource, .tag = tag, .into = data, .bytes = bytes},
+      options);
+}
+
 void Communicator::set_timeout_ms(std::int64_t timeout_ms) {
   group_->channel().timeout_ms.store(timeout_ms, std::memory_order_relaxed);
 }

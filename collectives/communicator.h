@@ -110,6 +110,11 @@ class ISTHMUS_API Communicator {
   Result<WorkRef> start_recv(void* data, std::size_t bytes, int peer, std::uint32_t tag,
                              const CallOptions& options = {});
 
+  // From whichever rank sends with the tag first; Work::source() says which. Receives that name a
+  // rank take its next message, those from any rank what is left.
+  Result<WorkRef> start_recv_any(void* data, std::size_t bytes, std::uint32_t tag,
+                                 const CallOptions& options = {});
+
   // Time limit of later operations that give none.
   void set_timeout_ms(std::int64_t timeout_ms);
   std::int64_t timeout_ms() const;

@@ -212,8 +212,9 @@ Result<WorkRef> Group::start_message(const MessageCall& call, const CallOptions&
   if (forked_child()) {
     return forked_error();
   }
-  if (call.peer < 0 || static_cast<std::uint32_t>(call.peer) >= channel_.ranks() ||
-      static_cast<std::uint32_t>(call.peer) == channel_.rank) {
+  const bool any_source = call.is_recv && call.peer == MessageCall::kAnySource;
+  if (!any_source && (call.peer < 0 || static_cast<std::uint32_t>(call.peer) >= channel_.ranks() ||
+                      static_cast<std::uint32_t>(call.peer) == channel_.rank)) {
     return Error{
         .code = Code::kInvalidArgument,
         .culprit = channel_.world_rank(),
@@ -232,7 +233,9 @@ Result<WorkRef> Group::start_message(const MessageCall& call, const CallOptions&
   auto transfer = std::make_unique<Engine::Transfer>();
   auto work = std::make_shared<Work>(&engine_);
   transfer->channel = &channel_;
-  transfer->peer = static_cast<std::uint32_t>(call.peer);
+  transfer->peer =
+      any_source ? Engine::Transfer::kAnySource : static_cast<std::uint32_t>(call.peer);
+  transfer->user_tag = call.tag;
   transfer->is_recv = call.is_recv;
   transfer->data = {static_cast<const std::byte*>(call.data), call.bytes};
   transfer->into = {static_cast<std::byte*>(call.into), call.bytes};
@@ -245,12 +248,7 @@ Result<WorkRef> Group::start_message(const MessageCall& call, const CallOptions&
   transfer->work = work;
   const BatonGuard guard(engine_.baton());
   ISTHMUS_TRY(engine_.admit_transfer(channel_, transfer->peer));
-  // The n-th transfer of a tag in a direction meets the n-th of the other side.
-  const std::uint64_t lane = (static_cast<std::uint64_t>(call.tag) << 32) |
-                             (static_cast<std::uint64_t>(call.peer) << 1) |
-                             (call.is_recv ? 1U : 0U);
-  transfer->tag = {.operation = make_operation(channel_.id(), call.tag, true),
-                   .message = transfers_[lane]++};
+  transfer->tag.operation = make_operation(channel_.id(), call.tag, true);
   engine_.start_transfer(std::move(transfer));
   return work;
 }

@@ -68,7 +68,6 @@ class Group {
   const Plan* last_plan_ = nullptr;
   std::list<Cached> plans_;  // most recent first
   std::unordered_map<std::uint64_t, std::list<Cached>::iterator> index_;
-  std::unordered_map<std::uint64_t, std::uint32_t> transfers_;  // count per (direction, peer, tag)
 };
 
 }  // namespace isthmus

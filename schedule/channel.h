@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/result.h"
@@ -55,6 +56,17 @@ struct Channel {
   };
 
   std::deque<Refusal> refused;  // at most kActiveMax, oldest dropped
+
+  // Messages so far of a (tag, group rank, direction): the n-th of a sender meets the n-th of its
+  // receiver.
+  std::unordered_map<std::uint64_t, std::uint32_t> messages;
+
+  std::uint32_t& messages_of(std::uint32_t tag, std::uint32_t peer, bool is_recv) {
+    return messages[(static_cast<std::uint64_t>(tag) << 32) |
+                    (static_cast<std::uint64_t>(peer) << 1) | (is_recv ? 1U : 0U)];
+  }
+
+  std::uint32_t any_source_from = 0;  // group rank at which the next search for a sender begins
 
   // Sends that were done here when their receiver refused them, by its group rank: the next
   // transfer with it says so. One a peer is kept, the first.

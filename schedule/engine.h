@@ -60,9 +60,12 @@ class Engine {
 
   // Starts a point-to-point transfer. `data` is null for a receive into `into`.
   struct Transfer {
+    static constexpr std::uint32_t kAnySource = 0xffffffffU;
+
     Channel* channel = nullptr;
-    std::uint32_t peer = 0;  // group rank
-    Tag tag;
+    std::uint32_t peer = 0;  // group rank; kAnySource until a message for it is there
+    std::uint32_t user_tag = 0;
+    Tag tag;  // valid once `peer` is a rank
     OperationInfo info;
     std::span<const std::byte> data;
     std::span<std::byte> into;
@@ -154,6 +157,8 @@ class Engine {
   void handle_transfer(const Completion& completion);
   void finish_transfer(Transfer& transfer, std::optional<Error> error);
   bool post_transfers();
+  static void bind(Transfer& transfer, std::uint32_t peer);
+  bool find_source(Transfer& transfer);
   Endpoint& endpoint(Channel& channel, std::uint32_t peer);
   Transport& transport_to(int world_rank) const;
 

@@ -13,12 +13,20 @@ namespace {
 // Token::step of a transfer; steps of schedules are below Builder::kStepsMax.
 constexpr std::uint32_t kTransferStep = 0xffffffffU;
 
+bool is_bound(const Engine::Transfer& transfer) {
+  return transfer.peer != Engine::Transfer::kAnySource;
+}
+
+std::string describe_peer(const Engine::Transfer& transfer) {
+  return is_bound(transfer) ? fmt::format("rank {}", transfer.channel->world_ranks[transfer.peer])
+                            : fmt::format("any rank with tag {}", transfer.user_tag);
+}
+
 std::string describe_transfer(const Engine::Transfer& transfer) {
   const std::size_t bytes = transfer.is_recv ? transfer.into.size() : transfer.data.size();
-  return fmt::format("rank {}: {} of {} bytes {} rank {} in group '{}'",
-                     transfer.channel->world_rank(), transfer.is_recv ? "recv" : "send", bytes,
-                     transfer.is_recv ? "from" : "to", transfer.channel->world_ranks[transfer.peer],
-                     transfer.channel->name);
+  return fmt::format("rank {}: {} of {} bytes {} {} in group '{}'", transfer.channel->world_rank(),
+                     transfer.is_recv ? "recv" : "send", bytes, transfer.is_recv ? "from" : "to",
+                     describe_peer(transfer), transfer.channel->name);
 }
 
 }  // namespace
@@ -34,6 +42,9 @@ Status Engine::admit_transfer(Channel& channel, std::uint32_t peer) const {
 }
 
 void Engine::start_transfer(std::unique_ptr<Transfer> transfer) {
+  if (is_bound(*transfer)) {
+    bind(*transfer, transfer->peer);
+  }
   transfer->deadline_ns = Deadline::after_ms(transfer->timeout_ms).at_ns();
   transfer->work->set_identity(0, transfer->channel->key, Lanes::current_depth());
   lanes_.issued(transfer->work);
@@ -47,12 +58,39 @@ void Engine::start_transfer(std::unique_ptr<Transfer> transfer) {
   }
 }
 
+// Takes the next number of its tag and peer.
+void Engine::bind(Transfer& transfer, std::uint32_t peer) {
+  transfer.peer = peer;
+  transfer.tag.message = transfer.channel->messages_of(transfer.user_tag, peer, transfer.is_recv)++;
+}
+
+// Binds a receive from any rank to one whose next message has come, or was announced. Ranks take
+// turns: none is kept waiting by another that sends all the time.
+bool Engine::find_source(Transfer& transfer) {
+  Channel& channel = *transfer.channel;
+  const auto ranks = static_cast<std::uint32_t>(channel.world_ranks.size());
+  for (std::uint32_t i = 0; i < ranks; ++i) {
+    const std::uint32_t peer = (channel.any_source_from + i) % ranks;
+    if (peer == channel.rank) {
+      continue;
+    }
+    Tag tag = transfer.tag;
+    tag.message = channel.messages_of(transfer.user_tag, peer, true);
+    if (endpoint(channel, peer).offers(tag)) {
+      bind(transfer, peer);
+      channel.any_source_from = (peer + 1) % ranks;
+      return true;
+    }
+  }
+  return false;
+}
+
 bool Engine::post_transfers() {
   bool moved = false;
   // Walked by index: a transfer that ends takes itself out.
   for (std::size_t i = 0; i < transfers_.size();) {
     Transfer& transfer = *transfers_[i];
-    if (transfer.posted) {
+    if (transfer.posted || (!is_bound(transfer) && !find_source(transfer))) {
       ++i;
       continue;
     }
@@ -85,6 +123,9 @@ void Engine::finish_transfer(Transfer& transfer, std::optional<Error> error) {
     }
     error->message = fmt::format("{}: {}", describe_transfer(transfer), error->message);
   }
+  if (transfer.is_recv && !error) {
+    transfer.work->set_source(static_cast<int>(transfer.peer));
+  }
   transfer.done = true;
   transfer.work->finish(std::move(error));
   lanes_.done(transfer.work);
@@ -98,13 +139,13 @@ void Engine::finish_transfer(Transfer& transfer, std::optional<Error> error) {
 }
 
 void Engine::time_out_transfer(Transfer& transfer) {
-  const int peer = transfer.channel->world_ranks[transfer.peer];
   Channel& channel = *transfer.channel;
-  const Error error{.code = Code::kTimeout,
-                    .culprit = peer,
-                    .message = fmt::format("timed out after {} ms waiting for rank {}; `isthmus "
-                                           "status` there shows what it does",
-                                           transfer.timeout_ms, peer)};
+  const Error error{
+      .code = Code::kTimeout,
+      .culprit = is_bound(transfer) ? channel.world_ranks[transfer.peer] : -1,
+      .message = fmt::format("timed out after {} ms waiting for {}; `isthmus status` there shows "
+                             "what it does",
+                             transfer.timeout_ms, describe_peer(transfer))};
   finish_transfer(transfer, error);
   fail_channel(channel, error, true);
 }

@@ -54,12 +54,18 @@ class ISTHMUS_API Work : public std::enable_shared_from_this<Work> {
 
   int lane() const { return lane_; }
 
+  // Of a receive that is done: the group rank that sent it; -1 of anything else.
+  int source() const { return source_; }
+
   // Engine and communicator only.
   void set_identity(std::uint32_t sequence, std::uint64_t stream, int lane) {
     sequence_ = sequence;
     stream_ = stream;
     lane_ = lane;
   }
+
+  // Engine only, before finish().
+  void set_source(int group_rank) { source_ = group_rank; }
 
   // Engine only, once: sets the outcome. Callbacks go to the lanes.
   void finish(std::optional<Error> error);
@@ -82,6 +88,7 @@ class ISTHMUS_API Work : public std::enable_shared_from_this<Work> {
   std::uint32_t sequence_ = 0;
   std::uint64_t stream_ = 0;  // completion order is kept within a stream: (group, lane)
   int lane_ = 0;
+  int source_ = -1;             // written before state_ becomes kSucceeded
   std::optional<Error> error_;  // written before state_ becomes kFailed
   std::mutex callbacks_mutex_;
   bool handed_over_ = false;

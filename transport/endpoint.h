@@ -100,6 +100,9 @@ class Endpoint {
   virtual Result<Post> post_recv(const Tag& tag, const OperationInfo& info,
                                  std::span<std::byte> data, Token token) = 0;
 
+  // Whether a message with this tag has come, or was announced, and waits for its receive.
+  virtual bool offers(const Tag& tag) const = 0;
+
   // Forgets everything posted with this operation: no completion follows, and no byte of its
   // buffers is touched after the return. Data that arrives for it later is dropped.
   virtual void cancel(std::uint64_t operation) = 0;

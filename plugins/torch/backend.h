@@ -266,8 +266,7 @@ class BackendIsthmus final : public c10d::Backend {
     Job job = new_job(OpType::SEND, "isthmus:send", c10d::AllToAllOptions(), {tensor});
     const Chunk piece = chunk(job, tensor, true, false);
     return issue(std::move(job), [&](WorkIsthmus& work) {
-      work.add(
-          taken(group_->communicator().start_send(piece.data, piece.bytes, peer, user_tag(tag))));
+      work.add(taken(current().start_send(piece.data, piece.bytes, peer, user_tag(tag))));
     });
   }
 
@@ -277,8 +276,18 @@ class BackendIsthmus final : public c10d::Backend {
     Job job = new_job(OpType::RECV, "isthmus:recv", c10d::AllToAllOptions(), {tensor});
     const Chunk piece = chunk(job, tensor, false, true);
     return issue(std::move(job), [&](WorkIsthmus& work) {
-      work.add(
-          taken(group_->communicator().start_recv(piece.data, piece.bytes, peer, user_tag(tag))));
+      work.add(taken(current().start_recv(piece.data, piece.bytes, peer, user_tag(tag))));
+    });
+  }
+
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override {
+    const Tensor& tensor = only(tensors, "recv");
+    check_tensor(tensor, "recv");
+    Job job =
+        new_job(OpType::RECVANYSOURCE, "isthmus:recvAnySource", c10d::AllToAllOptions(), {tensor});
+    const Chunk piece = chunk(job, tensor, false, true);
+    return issue(std::move(job), [&](WorkIsthmus& work) {
+      work.add(taken(current().start_recv_any(piece.data, piece.bytes, user_tag(tag))));
     });
   }
 
@@ -298,15 +307,15 @@ class BackendIsthmus final : public c10d::Backend {
   // Every group counts from 0 by itself; nothing is to be agreed on.
   void setSequenceNumberForGroup() override {}
 
-  std::uint64_t getSequenceNumberForGroup() override { return group_->communicator().sequence(); }
+  std::uint64_t getSequenceNumberForGroup() override { return group_->whole().sequence(); }
 
   void setTimeout(milliseconds timeout) override {
     options_->timeout = timeout;
-    group_->communicator().set_timeout_ms(timeout.count());
+    group_->set_timeout_ms(timeout.count());
   }
 
   c10d::ErrorType getError() override {
-    const std::shared_ptr<const Error> failure = group_->communicator().failure();
+    const std::shared_ptr<const Error> failure = group_->failure();
     if (failure == nullptr) {
       return c10d::ErrorType::SUCCESS;
     }
@@ -315,7 +324,7 @@ class BackendIsthmus final : public c10d::Backend {
                                               : c10d::ErrorType::COMM_ERROR;
   }
 
-  void abort() override { group_->communicator().abort("the process group was aborted"); }
+  void abort() override { group_->abort("the process group was aborted"); }
 
   void shutdown() override {
     const WithoutGil no_gil;
@@ -382,6 +391,14 @@ class BackendIsthmus final : public c10d::Backend {
     return width;
   }
 
+  Communicator& current() const {
+    const Result<Communicator*> communicator = group_->current();
+    if (!communicator.ok()) {
+      raise(communicator.error());
+    }
+    return **communicator;
+  }
+
   static WorkRef taken(Result<WorkRef> result) {
     if (!result.ok()) {
       raise(result.error());
@@ -445,7 +462,7 @@ class BackendIsthmus final : public c10d::Backend {
   // Each rank sends one chunk to every rank and receives one from it; empty ones do not travel.
   WorkPtr exchange(Job job, const std::vector<Chunk>& sends, const std::vector<Chunk>& receives) {
     const CallOptions options = limit(job.timeout);
-    Communicator& communicator = group_->communicator();
+    Communicator& communicator = current();
     check_sizes("exchange with itself", sends[own()].bytes, receives[own()].bytes);
     if (sends[own()].bytes > 0 && sends[own()].data != receives[own()].data) {
       std::memmove(receives[own()].data, sends[own()].data, sends[own()].bytes);
@@ -503,7 +520,7 @@ class BackendIsthmus final : public c10d::Backend {
     const CallOptions options = limit(job.timeout);
     return issue(std::move(job), [&](WorkIsthmus& work) {
       for (const Call& call : calls) {
-        work.add(taken(group_->communicator().start(call, options)));
+        work.add(taken(current().start(call, options)));
       }
     });
   }

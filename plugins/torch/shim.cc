@@ -75,7 +75,15 @@ PYBIND11_MODULE(ISTHMUS_SHIM_NAME, module) {
       .def(
           "_set_default_timeout",
           [](BackendIsthmus& self, milliseconds timeout) { self.setTimeout(timeout); },
-          py::arg("timeout"), py::call_guard<py::gil_scoped_release>());
+          py::arg("timeout"), py::call_guard<py::gil_scoped_release>())
+      .def(
+          "monitored_barrier",
+          [](BackendIsthmus& self, milliseconds timeout) {
+            c10d::BarrierOptions options;
+            options.timeout = timeout;
+            self.monitoredBarrier(options, true);
+          },
+          py::arg("timeout") = c10d::kUnsetTimeout, py::call_guard<py::gil_scoped_release>());
   module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"),
              py::arg("timeout"), py::arg("name"), py::arg("world_ranks"), py::arg("restart"),
              py::call_guard<py::gil_scoped_release>());
@@ -83,5 +91,7 @@ PYBIND11_MODULE(ISTHMUS_SHIM_NAME, module) {
       "close_all",
       [](const std::string& reason, std::int64_t limit_ms) { close_all(reason, limit_ms); },
       py::arg("reason"), py::arg("limit_ms"), py::call_guard<py::gil_scoped_release>());
+  module.def("thread_tag", &thread_tag);
+  module.def("set_thread_tag", &set_thread_tag, py::arg("tag"));
   module.attr("torch_version") = TORCH_VERSION;
 }

@@ -22,7 +22,7 @@ namespace isthmus::plugin {
 class WorkIsthmus final : public c10d::Work {
  public:
   WorkIsthmus(std::shared_ptr<Group> group, Job job)
-      : Work(group->communicator().rank(), job.type, job.title),
+      : Work(group->whole().rank(), job.type, job.title),
         group_(std::move(group)),
         job_(std::move(job)) {}
 
@@ -90,7 +90,7 @@ class WorkIsthmus final : public c10d::Work {
     Interrupt interrupt;
     wait_for_parts(kNoTimeout, interrupt);
     if (interrupt.happened()) {
-      group_->communicator().abort("a synchronous call was interrupted");
+      group_->abort("a synchronous call was interrupted");
       interrupt.rethrow();
     }
     wait(kNoTimeout);
@@ -98,7 +98,9 @@ class WorkIsthmus final : public c10d::Work {
 
   void synchronize() override { wait(kNoTimeout); }
 
-  void abort() override { group_->communicator().abort("Work.abort() was called"); }
+  int sourceRank() const override { return job_.parts.empty() ? -1 : job_.parts.front()->source(); }
+
+  void abort() override { group_->abort("Work.abort() was called"); }
 
   Tensors result() override { return job_.outputs; }
 

@@ -23,6 +23,7 @@ constexpr std::size_t kWatchedMin = 64;
 // NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): of the process, of a thread
 std::atomic<bool> in_child{false};
 thread_local int callback_depth = 0;
+thread_local std::uint32_t tag_of_thread = 0;
 
 // NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
@@ -148,6 +149,59 @@ Result<std::shared_ptr<Group>> join(const GroupRequest& request, Rendezvous& sto
   return std::make_shared<Group>(std::move(membership), nullptr);
 }
 
+std::uint32_t thread_tag() {
+  return tag_of_thread;
+}
+
+void set_thread_tag(std::uint32_t tag) {
+  tag_of_thread = tag;
+}
+
+// Ranks make it without waiting for each other: the name tells whose it is.
+Result<Communicator*> Group::tagged(std::uint32_t tag) {
+  const std::lock_guard lock(tagged_mutex_);
+  std::unique_ptr<Communicator>& communicator = tagged_[tag];
+  if (communicator == nullptr) {
+    ISTHMUS_ASSIGN(communicator, membership_->world().new_group(
+                                     communicator_.world_ranks(),
+                                     fmt::format("{} tag {}", communicator_.name(), tag),
+                                     communicator_.timeout_ms()));
+  }
+  return communicator.get();
+}
+
+std::vector<Communicator*> Group::all() {
+  std::vector<Communicator*> found = {&communicator_};
+  const std::lock_guard lock(tagged_mutex_);
+  for (const auto& [tag, communicator] : tagged_) {
+    if (communicator != nullptr) {
+      found.push_back(communicator.get());
+    }
+  }
+  return found;
+}
+
+void Group::set_timeout_ms(std::int64_t timeout_ms) {
+  for (Communicator* communicator : all()) {
+    communicator->set_timeout_ms(timeout_ms);
+  }
+}
+
+void Group::abort(std::string_view reason) {
+  for (Communicator* communicator : all()) {
+    communicator->abort(reason);
+  }
+}
+
+std::shared_ptr<const Error> Group::failure() {
+  for (Communicator* communicator : all()) {
+    if (std::shared_ptr<const Error> failure = communicator->failure()) {
+      return failure;
+    }
+  }
+  return nullptr;
+}
+
 void Group::watch(const WorkRef& work) {
   const std::lock_guard lock(watched_mutex_);
   if (watched_.size() >= kWatchedMin && watched_.size() == watched_.capacity()) {
@@ -173,7 +227,7 @@ void Group::leave(std::string_view reason) {
     }
   }
   if (busy && !membership_->closed() && !forked()) {
-    communicator_.abort(reason);
+    abort(reason);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -43,6 +44,11 @@ class Membership {
   std::atomic<bool> closed_{false};
 };
 
+// Threads that share a group call it in an order of their own each: a thread's tag names the order
+// that its calls belong to. 0 is the group's own.
+std::uint32_t thread_tag();
+void set_thread_tag(std::uint32_t tag);
+
 // A Communicator with the world it lives in. Shared by the backend object and its running works:
 // the engine must outlive both.
 class Group {
@@ -53,14 +59,31 @@ class Group {
         owned_(std::move(owned)),
         communicator_(owned_ == nullptr ? membership_->world().communicator() : *owned_) {}
 
-  Communicator& communicator() { return communicator_; }
+  // The group itself, whatever the thread's tag.
+  Communicator& whole() { return communicator_; }
+
+  // What the calls of this thread go to: the group, or the communicator of the thread's tag, made
+  // when a call needs it first.
+  Result<Communicator*> current() {
+    const std::uint32_t tag = thread_tag();
+    return tag == 0 ? Result<Communicator*>(&communicator_) : tagged(tag);
+  }
 
   Status run(const Call& call, const CallOptions& options) {
+    ISTHMUS_ASSIGN(Communicator* const communicator, current());
     callers_.fetch_add(1, std::memory_order_relaxed);
-    Status status = communicator_.run(call, options);
+    Status status = communicator->run(call, options);
     callers_.fetch_sub(1, std::memory_order_relaxed);
     return status;
   }
+
+  void set_timeout_ms(std::int64_t timeout_ms);
+
+  // Ends every operation of the group, of all tags.
+  void abort(std::string_view reason);
+
+  // Why the group is over, or one of its tags; null while all are usable.
+  std::shared_ptr<const Error> failure();
 
   // Keeps an eye on a work until it is done, for leave().
   void watch(const WorkRef& work);
@@ -71,9 +94,14 @@ class Group {
   void leave(std::string_view reason);
 
  private:
+  Result<Communicator*> tagged(std::uint32_t tag);
+  std::vector<Communicator*> all();
+
   std::shared_ptr<Membership> membership_;
   std::unique_ptr<Communicator> owned_;  // null for the group of all ranks
   Communicator& communicator_;
+  std::mutex tagged_mutex_;
+  std::map<std::uint32_t, std::unique_ptr<Communicator>> tagged_;  // live as long as the group
   std::atomic<int> callers_{0};
   std::mutex watched_mutex_;
   std::vector<std::weak_ptr<Work>> watched_;

@@ -118,6 +118,28 @@ TEST_P(TransportData, SentBufferIsFreeAfterCompletion) {
   }
 }
 
+// A message of any size is offered from its arrival, or its announcement, to its receive.
+TEST_P(TransportData, OffersAMessageUntilItIsReceived) {
+  start(2, 15);
+  for (const std::size_t size : {std::size_t{0}, std::size_t{40}, std::size_t{300000}}) {
+    SCOPED_TRACE(size);
+    const Tag tag{harness_->fresh_operation(), 3};
+    const Tag other{tag.operation, 4};
+    Buffer out(size);
+    Buffer in(size);
+    out.fill(7);
+    EXPECT_FALSE(harness_->rank(1).endpoint(0).offers(tag));
+    const Operation& send = harness_->send(0, 1, tag, out.span());
+    ASSERT_TRUE(harness_->run_until([&] { return harness_->rank(1).endpoint(0).offers(tag); },
+                                    "the offer"));
+    EXPECT_FALSE(harness_->rank(1).endpoint(0).offers(other));
+    const Operation& recv = harness_->recv(1, 0, tag, in.span());
+    ASSERT_TRUE(harness_->finish({&recv, &send}));
+    EXPECT_TRUE(in.holds(7));
+    EXPECT_FALSE(harness_->rank(1).endpoint(0).offers(tag));
+  }
+}
+
 TEST_P(TransportData, ThousandTagsInRandomOrder) {
   start(2, 14);
   constexpr std::uint32_t kMessages = 1000;

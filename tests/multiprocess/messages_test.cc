@@ -2,6 +2,8 @@
 // wrong peer is named on both sides in time; what was sent before an exit arrives. Method: forked
 // ranks on one node (shared memory) and on two (TCP) that run the same bodies.
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <random>
@@ -139,6 +141,56 @@ TEST_P(Messages, AnyMixArrives) {
                                    [&](std::byte each) { return each == value; }));
         }
       }
+    }
+    return 0;
+  });
+  EXPECT_EQ(ranks.wait_all(), std::vector<int>(4, 0));
+}
+
+// Three ranks send to rank 0, which takes whatever comes: half of the receives are posted before
+// the sends. Each sender's messages come in its order, and each receive tells its sender.
+TEST_P(Messages, AReceiveFromAnyRankTakesWhatComes) {
+  const Counters marks;
+  Ranks ranks(options(4), [&](World& world) {
+    constexpr int kEach = 10;
+    Communicator& group = world.communicator();
+    for (const std::size_t bytes : {std::size_t{64}, std::size_t{100'000}}) {
+      std::vector<char> data(bytes);
+      if (world.rank() != 0) {
+        REQUIRE_RANK(marks.wait_for(0, bytes == 64 ? 1 : 2));
+        for (int i = 0; i < kEach; ++i) {
+          std::fill(data.begin(), data.end(), static_cast<char>(world.rank() * 20 + i));
+          REQUIRE_RANK(wait(group.start_send(data.data(), bytes, 0, 3)).ok());
+        }
+        continue;
+      }
+      std::vector<std::vector<char>> buffers(3 * kEach, data);
+      std::vector<WorkRef> works;
+      for (std::vector<char>& buffer : buffers) {
+        if (works.size() == buffers.size() / 2) {
+          marks[0].fetch_add(1);
+        }
+        Result<WorkRef> work = group.start_recv_any(buffer.data(), bytes, 3);
+        REQUIRE_RANK(work.ok());
+        works.push_back(*work);
+      }
+      std::array<int, 4> next{};
+      for (std::size_t i = 0; i < works.size(); ++i) {
+        REQUIRE_RANK(wait(works[i]).ok());
+        const int from = works[i]->source();
+        REQUIRE_RANK(from >= 1 && from <= 3);
+        const char value = static_cast<char>(from * 20 + next[static_cast<std::size_t>(from)]++);
+        REQUIRE_RANK(buffers[i].front() == value && buffers[i].back() == value);
+      }
+      REQUIRE_RANK(next == (std::array<int, 4>{0, kEach, kEach, kEach}));
+    }
+    // Nobody sends with this tag.
+    if (world.rank() == 0) {
+      CallOptions soon;
+      soon.timeout_ms = 100;
+      const Status none = wait(group.start_recv_any(nullptr, 0, 8, soon));
+      REQUIRE_RANK(!none.ok() && none.error().code == Code::kTimeout);
+      REQUIRE_RANK(none.error().message.find("any rank with tag 8") != std::string::npos);
     }
     return 0;
   });

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import threading
 import time
 from datetime import timedelta
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import isthmus
 from harness import Ranks, run_script
 
 # Run on the ranks.
@@ -111,6 +113,60 @@ def late(call_limit: bool) -> float:
     raise AssertionError("it completed without rank 0")
 
 
+def threads_with_tags(rounds: int) -> None:
+    """Two threads share a group; which of them calls first differs from rank to rank."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    wrong: list[str] = []
+    issued = threading.Event()
+
+    def loop(tag: int) -> None:
+        try:
+            if tag != 1 + rank % 2:
+                issued.wait(30)
+            with isthmus.tag(tag):
+                for i in range(rounds):
+                    for count in (3, 50_000):
+                        got = torch.full((count,), float(rank + 100 * tag + i))
+                        work = dist.all_reduce(got, async_op=i % 2 == 0)
+                        issued.set()
+                        if work is not None:
+                            work.wait()
+                        wanted = sum(range(size)) + size * (100.0 * tag + i)
+                        if not torch.equal(got, torch.full((count,), wanted)):
+                            wrong.append(f"tag {tag}, round {i}: {got[0]}, want {wanted}")
+        except Exception as error:
+            wrong.append(repr(error))
+
+    threads = [threading.Thread(target=loop, args=(tag,)) for tag in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong, wrong[:3]
+    with isthmus.tag(1):
+        with isthmus.tag(0):
+            dist.barrier()
+        dist.barrier()
+    try:
+        isthmus.tag(-1)
+        raise AssertionError("a negative tag was accepted")
+    except ValueError as error:
+        assert "got -1" in str(error)
+
+
+def monitored() -> str:
+    """Ranks 1 and 2 of four stay away from the second barrier."""
+    group = dist.new_group()
+    isthmus.monitored_barrier(group, timedelta(seconds=30))
+    if dist.get_rank() in (1, 2):
+        return ""
+    try:
+        isthmus.monitored_barrier(group, timedelta(seconds=1), wait_all_ranks=True)
+    except dist.DistBackendError as error:
+        return str(error)
+    raise AssertionError("it completed without ranks 1 and 2")
+
+
 def wait_limit() -> None:
     """wait(limit) raises at the limit and leaves the operation running."""
     rank = dist.get_rank()
@@ -134,6 +190,19 @@ def wait_limit() -> None:
 @pytest.mark.parametrize("function", ["subgroups", "local_groups", "options"])
 def test_groups(pool, size, function):
     pool(size).call(__file__, function)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_threads_share_a_group_by_tags(pool, size):
+    pool(size).call(__file__, "threads_with_tags", 20)
+
+
+@pytest.mark.parametrize("nodes", ["aaaa", "aabb"])
+def test_monitored_barrier_names_all_who_are_late(nodes):
+    with Ranks(4, nodes=nodes) as ranks:
+        texts = ranks.call(__file__, "monitored")
+    for rank in (0, 3):
+        assert "ranks 1 and 2" in texts[rank] or "ranks 2 and 1" in texts[rank], texts
 
 
 def test_mesh(pool):

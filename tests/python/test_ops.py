@@ -292,6 +292,22 @@ def point_to_point() -> None:
     equal(got, value(before, 33, torch.float32))
 
 
+def from_anyone() -> None:
+    """Rank 0 takes what comes: a message of each rank, small and large, in each rank's order."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for count in (5, 300_000):
+        if rank != 0:
+            for i in range(3):
+                dist.send(torch.full((count,), 10.0 * rank + i), 0, tag=4)
+            continue
+        seen = [0] * size
+        for _ in range(3 * (size - 1)):
+            source = dist.recv(got := torch.empty(count), tag=4)
+            equal(got, torch.full((count,), 10.0 * source + seen[source]))
+            seen[source] += 1
+        assert seen == [0] + [3] * (size - 1)
+
+
 def scaled_sum() -> None:
     rank = dist.get_rank()
     tensor = value(rank, 1021, torch.float32)
@@ -370,6 +386,7 @@ def test_lists(pool, size, uneven):
         "all_to_all",
         "all_to_all_beside_messages",
         "point_to_point",
+        "from_anyone",
         "scaled_sum",
         "objects",
         "barriers",
@@ -398,6 +415,7 @@ def test_other(pool, size, function):
         ("rooted", []),
         ("all_to_all", []),
         ("point_to_point", []),
+        ("from_anyone", []),
         ("objects", []),
         ("barriers", []),
     ],

@@ -85,6 +85,8 @@ class Hollow final : public Transport, public Endpoint {
     return Post::kPosted;
   }
 
+  bool offers(const Tag& /*tag*/) const override { return false; }
+
   void cancel(std::uint64_t /*operation*/) override {}
 };
 

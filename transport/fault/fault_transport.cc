@@ -283,6 +283,10 @@ Result<Endpoint::Post> FaultEndpoint::post_recv(const Tag& tag, const OperationI
   return transport_->post(*inner_, peer_, true, tag, info, data, token);
 }
 
+bool FaultEndpoint::offers(const Tag& tag) const {
+  return inner_->offers(tag);
+}
+
 void FaultEndpoint::cancel(std::uint64_t operation) {
   transport_->cancel(*inner_, peer_, operation);
 }

@@ -133,6 +133,7 @@ class FaultEndpoint final : public Endpoint {
                          Token token) override;
   Result<Post> post_recv(const Tag& tag, const OperationInfo& info, std::span<std::byte> data,
                          Token token) override;
+  bool offers(const Tag& tag) const override;
   void cancel(std::uint64_t operation) override;
 
  private:

@@ -246,6 +246,11 @@ void ShmLane::forget_recv(Incoming* in) {
   shared_->incoming.give_back(in);
 }
 
+bool ShmLane::offers(const Tag& tag) const {
+  const Incoming* in = incoming_.find(tag);
+  return in != nullptr && in->state != Incoming::State::kPosted;
+}
+
 void ShmLane::cancel(std::uint64_t operation) {
   cancelled_.add(operation);
   control_.drop_if([&](const Control& control) {

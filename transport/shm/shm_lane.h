@@ -33,6 +33,7 @@ class ShmLane final : public Endpoint {
                          Token token) override;
   Result<Post> post_recv(const Tag& tag, const OperationInfo& info, std::span<std::byte> data,
                          Token token) override;
+  bool offers(const Tag& tag) const override;
   void cancel(std::uint64_t operation) override;
 
   void send_notice(const Notice& notice);

@@ -188,6 +188,11 @@ class SimNetwork {
                                    std::span<const std::byte> data, Token token);
   Result<Endpoint::Post> post_recv(int at, int from, const Tag& tag, const OperationInfo& info,
                                    std::span<std::byte> data, Token token);
+
+  bool offers(int rank, int peer, const Tag& tag) {
+    return lane(rank, peer).unexpected.contains(tag);
+  }
+
   void cancel(int rank, int peer, std::uint64_t operation);
   void cancel_receives(int rank, int peer, std::uint64_t operation);
   void cancel_sends(int rank, int peer, std::uint64_t operation);

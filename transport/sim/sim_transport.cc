@@ -28,6 +28,10 @@ Result<Endpoint::Post> SimEndpoint::post_recv(const Tag& tag, const OperationInf
   return network_->post_recv(rank_, peer_, tag, info, data, token);
 }
 
+bool SimEndpoint::offers(const Tag& tag) const {
+  return network_->offers(rank_, peer_, tag);
+}
+
 void SimEndpoint::cancel(std::uint64_t operation) {
   network_->cancel(rank_, peer_, operation);
 }

@@ -294,6 +294,11 @@ void Lane::forget_recv(Incoming* in) {
   shared_->incoming.give_back(in);
 }
 
+bool Lane::offers(const Tag& tag) const {
+  const Incoming* in = incoming_.find(tag);
+  return in != nullptr && !in->posted;
+}
+
 void Lane::cancel(std::uint64_t operation) {
   cancelled_.add(operation);
   control_.drop_if([&](const Control& control) {

@@ -118,6 +118,10 @@ Result<Endpoint::Post> TraceEndpoint::post_recv(const Tag& tag, const OperationI
   return answer;
 }
 
+bool TraceEndpoint::offers(const Tag& tag) const {
+  return inner_->offers(tag);
+}
+
 void TraceEndpoint::cancel(std::uint64_t operation) {
   transport_->record_cancel(peer_, operation);
   inner_->cancel(operation);

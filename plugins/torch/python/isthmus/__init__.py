@@ -7,7 +7,7 @@ where entry points are switched off. It works without torch, and imports nothing
 
 import sys
 
-__all__ = ["__version__", "torch_version"]
+__all__ = ["__version__", "monitored_barrier", "tag", "torch_version"]
 
 _NAME = "isthmus"
 _C10D = "torch.distributed.distributed_c10d"
@@ -71,6 +71,55 @@ def _say_without_torch():
         "(in the folder of isthmus' source)",
         file=sys.stderr,
     )
+
+
+class tag:  # noqa: N801 - used as a function
+    """``with isthmus.tag(k):`` puts the calls of this thread into an order of their own.
+
+    Calls of a group must come in the same order on every rank. Threads that share a group cannot
+    promise that among each other; with a tag each, every thread only has to keep its own order.
+    Calls with tag k meet the other ranks' calls with tag k, in any group; 0 is the calls without.
+    k: a whole number from 0 to 2**31 - 1.
+    """
+
+    def __init__(self, k):
+        if not 0 <= k < 2**31:
+            raise ValueError(f"isthmus.tag takes a whole number from 0 to 2**31 - 1, got {k}.")
+        self._tags = [k]
+
+    def __enter__(self):
+        from isthmus import _torch
+
+        shim = _torch.load()
+        self._tags.append(shim.thread_tag())
+        shim.set_thread_tag(self._tags[0])
+        return self
+
+    def __exit__(self, *_):
+        from isthmus import _torch
+
+        _torch.load().set_thread_tag(self._tags.pop())
+
+
+def monitored_barrier(group=None, timeout=None, wait_all_ranks=True):
+    """A barrier whose error names every rank that did not come within the time limit.
+
+    torch's function of this name takes groups of gloo only. group: a process group, None for the
+    default one; timeout: a timedelta, None for the group's. Late ranks are all named, whatever
+    wait_all_ranks says. Raises DistBackendError, and the group is over then.
+    """
+    import torch
+    from torch import distributed
+
+    from isthmus import _torch
+
+    group = group if group is not None else distributed.group.WORLD
+    backend = group._get_backend(torch.device("cpu"))
+    if not isinstance(backend, _torch.load().Backend):
+        raise ValueError(
+            f"isthmus.monitored_barrier takes groups of isthmus; this one is of {backend.name()}."
+        )
+    backend.monitored_barrier(*([] if timeout is None else [timeout]))
 
 
 def __getattr__(name):
