@@ -172,7 +172,7 @@ HWY_INLINE void copy_source(void* dst, const void* const* sources, std::size_t b
 template <DType kType, RedOp kOp, class Kernel>
 HWY_INLINE void reduce_any_count(const Kernel& kernel, void* dst, const void* const* sources,
                                  int source_count, std::size_t elements, std::int32_t divisor) {
-  using T = typename Kernel::Storage;
+  using T [[maybe_unused]] = typename Kernel::Storage;  // some targets do not need it
   const std::size_t count = elements * Kernel::kParts;
   constexpr typename Kernel::D kTag;
   constexpr std::size_t kLanes = hn::MaxLanes(kTag);
