@@ -40,11 +40,11 @@ std::string why_counts_refused(const Call& call, std::uint32_t rank, std::uint32
   return {};
 }
 
+}  // namespace
+
 bool takes_part(Party party, const Call& call, std::uint32_t rank) {
   return party == Party::kEveryone || (party == Party::kRoot && call.root == rank);
 }
-
-}  // namespace
 
 bool lengths_unknown(const Call& call) {
   return call.op == OpKind::kAllToAll && !call.counts.empty();

@@ -53,6 +53,9 @@ inline std::size_t largest_count(const Call& call) {
   return call.counts.empty() ? call.count : largest_block(call);
 }
 
+// Whether a rank is of those that a party names.
+bool takes_part(Party party, const Call& call, std::uint32_t rank);
+
 // Of the buffers of one rank of a group.
 std::size_t input_bytes(const Call& call, std::uint32_t rank, std::uint32_t ranks);
 std::size_t output_bytes(const Call& call, std::uint32_t rank, std::uint32_t ranks);

@@ -238,7 +238,6 @@ class Engine {
   std::shared_ptr<const Error> over_;          // set by shutdown()
   std::atomic<std::uint32_t> outstanding_{0};  // asynchronous works not done
   std::atomic<std::uint32_t> callers_{0};      // threads that drive inline now
-  std::atomic<bool> told_{false};              // notices of failures went to other nodes
   std::atomic<bool> stop_{false};
   std::atomic<std::uint32_t> driver_bell_{0};  // futex the driver parks on
   std::once_flag driver_once_;

@@ -17,6 +17,10 @@ bool is_bound(const Engine::Transfer& transfer) {
   return transfer.peer != Engine::Transfer::kAnySource;
 }
 
+Error error_of(const Completion& failed) {
+  return {.code = failed.code, .culprit = -1, .message = std::string(code_name(failed.code))};
+}
+
 std::string describe_peer(const Engine::Transfer& transfer) {
   return is_bound(transfer) ? fmt::format("rank {}", transfer.channel->world_ranks[transfer.peer])
                             : fmt::format("any rank with tag {}", transfer.user_tag);
@@ -163,8 +167,7 @@ void Engine::handle_transfer(const Completion& completion) {
   }
   const int peer = transfer.channel->world_ranks[transfer.peer];
   const bool over = completion.code == Code::kPeerDead;
-  Error error{
-      .code = completion.code, .culprit = -1, .message = std::string(code_name(completion.code))};
+  Error error = error_of(completion);
   if (completion.code == Code::kAborted || (over && departed(peer))) {
     error = left_error(peer);
   } else if (over) {
@@ -209,9 +212,7 @@ void Engine::handle(const Completion& completion) {
     if (lost(channel, step.peer, completion.code)) {
       return;
     }
-    const Error failure{
-        .code = completion.code, .culprit = -1, .message = std::string(code_name(completion.code))};
-    fail_channel(channel, describe_failure(run, index, failure), true);
+    fail_channel(channel, describe_failure(run, index, error_of(completion)), true);
     return;
   }
   run.posted[index] = false;

@@ -66,10 +66,6 @@ std::size_t Measure::rounded(std::uint64_t bytes, DType dtype) const {
   return std::max<std::size_t>(static_cast<std::size_t>(bytes) / whole, 1) * whole;
 }
 
-bool Measure::has(Party party) const {
-  return party == Party::kEveryone || (party == Party::kRoot && group_.rank() == options_.root);
-}
-
 // In place, a block stands where it has to in the whole data.
 Measure::Asked Measure::ask(std::size_t count, DType dtype, RedOp red_op, bool in_place) const {
   const OpTraits& traits = op_traits(options_.op);
@@ -98,12 +94,12 @@ Measure::Asked Measure::ask(std::size_t count, DType dtype, RedOp red_op, bool i
 void Measure::prepare(const Asked& asked, const Pattern& pattern, std::size_t salt) const {
   const Call& call = asked.call;
   const OpTraits& traits = op_traits(call.op);
-  const std::size_t whole = call.count * parts_of(call.op, ranks());
-  const std::size_t written = traits.output_block ? call.count : whole;
-  std::memset(asked.output, kUnwritten, written * dtype_bytes(call.dtype));
-  if (has(traits.input)) {
+  const auto me = static_cast<std::uint32_t>(group_.rank());
+  const auto size = static_cast<std::uint32_t>(group_.size());
+  std::memset(asked.output, kUnwritten, output_bytes(call, me, size));
+  if (takes_part(traits.input, call)) {
     pattern.fill(asked.input, group_.rank(), traits.input_block ? rank() * call.count : 0,
-                 traits.input_block ? call.count : whole, salt);
+                 input_bytes(call, me, size) / dtype_bytes(call.dtype), salt);
   } else if (call.op == OpKind::kBroadcast && group_.rank() == options_.root) {
     pattern.fill(asked.output, group_.rank(), 0, call.count, salt);
   }
@@ -116,7 +112,7 @@ std::size_t Measure::count_wrong(const Asked& asked, const Pattern& pattern,
   if (call.op == OpKind::kSend) {
     return pattern.count_wrong_of_rank(asked.output, before(), 0, call.count, salt);
   }
-  if (!has(traits.output)) {
+  if (!takes_part(traits.output, call)) {
     return 0;
   }
   const std::size_t own = traits.ranked ? rank() * call.count : 0;

@@ -55,7 +55,6 @@ class Measure {
     std::byte* output = nullptr;
   };
 
-  bool has(Party party) const;
   Asked ask(std::size_t count, DType dtype, RedOp red_op, bool in_place) const;
   void prepare(const Asked& asked, const Pattern& pattern, std::size_t salt) const;
   std::size_t count_wrong(const Asked& asked, const Pattern& pattern, std::size_t salt) const;
@@ -67,6 +66,10 @@ class Measure {
   Status combine(const Times& mine, PerfRow* row);
 
   std::size_t rank() const { return static_cast<std::size_t>(group_.rank()); }
+
+  bool takes_part(Party party, const Call& call) const {
+    return isthmus::takes_part(party, call, static_cast<std::uint32_t>(group_.rank()));
+  }
 
   std::size_t ranks() const { return static_cast<std::size_t>(group_.size()); }
 

@@ -124,13 +124,11 @@ std::string examples_of(const std::string& program) {
       "\n"
       "Columns: size is the whole buffer of a rank and count what a call is given, as in\n"
       "nccl-tests (where data are a block per rank: elements of one block). algbw is size / time.\n"
-      "busbw is what the slowest link carries whatever the number of ranks n: algbw x 2(n-1)/n "
-      "for\n"
-      "all_reduce, x 1 for broadcast, reduce and sendrecv, x (n-1)/n for the others. #wrong "
-      "counts\n"
-      "elements that differ from the exact result, over all ranks. time_us_min and time_us_max "
-      "(JSON, CSV) are the fastest\n"
-      "and the slowest tenth of the iterations on any rank.\n"
+      "busbw is what the slowest link carries whatever the number of ranks n: algbw times\n"
+      "2(n-1)/n for all_reduce, 1 for broadcast, reduce and sendrecv, (n-1)/n for the others.\n"
+      "#wrong counts elements that differ from the exact result, over all ranks. time_us_min and\n"
+      "time_us_max (JSON, CSV) are the fastest and the slowest tenth of the iterations on any\n"
+      "rank.\n"
       "Exit code: 0, or 1 when a result was wrong or a rank failed, or 2 for a bad command line.",
       program);
 }

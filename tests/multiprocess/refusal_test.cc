@@ -174,19 +174,30 @@ bool leave_address_space(std::size_t bytes) {
   return known && ::setrlimit(RLIMIT_AS, &limit) == 0;
 }
 
-// Rank 0 gets no scratch memory for two calls, one right after the other, before rank 1 of its node
-// looks: it hears of both.
-TEST(Refusal, EachOfTwoRefusalsIsHeard) {
+// Rank 0 gets no scratch memory.
+class ShortOfMemory : public ::testing::Test {
+ protected:
+  void SetUp() override {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer needs the address space that this takes away";
+    GTEST_SKIP() << "a sanitizer needs the address space that this takes away";
 #endif
+  }
+
+  static Ranks::Options options(const std::string& layout) {
+    Ranks::Options options;
+    options.size = static_cast<int>(layout.size());
+    options.node_ids = nodes_of(layout);
+    options.timeout_ms = 50'000;
+    options.variables = {{"ISTHMUS_ALGO", "gather_all_reduce"}};
+    return options;
+  }
+};
+
+// Rank 0 gets none for two calls, one right after the other, before rank 1 of its node
+// looks: it hears of both.
+TEST_F(ShortOfMemory, EachOfTwoRefusalsIsHeard) {
   const Marks marks;
-  Ranks::Options options;
-  options.size = 3;
-  options.node_ids = nodes_of("aab");
-  options.timeout_ms = 50'000;
-  options.variables = {{"ISTHMUS_ALGO", "gather_all_reduce"}};
-  Ranks ranks(options, [&](World& world) {
+  Ranks ranks(options("aab"), [&](World& world) {
     std::vector<float> data(std::size_t{1} << 23, 1.0F);
     Call call{OpKind::kAllReduce, DType::kFloat32, RedOp::kSum, 0, data.data(), data.data(), 1};
     const auto start = [&](std::size_t count) {
@@ -231,19 +242,11 @@ TEST(Refusal, EachOfTwoRefusalsIsHeard) {
   }
 }
 
-// Rank 0 gets no scratch memory for its part: both ranks are refused, and a smaller call still
+// Rank 0 gets none for its part: both ranks are refused, and a smaller call still
 // runs.
-TEST(Refusal, ScratchThatTheSystemDoesNotGiveIsRefusedByEveryRank) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer needs the address space that this takes away";
-#endif
+TEST_F(ShortOfMemory, ScratchThatTheSystemDoesNotGiveIsRefusedByEveryRank) {
   const Marks marks;
-  Ranks::Options options;
-  options.size = 2;
-  options.node_ids = nodes_of("ab");
-  options.timeout_ms = 50'000;
-  options.variables = {{"ISTHMUS_ALGO", "gather_all_reduce"}};
-  Ranks ranks(options, [&](World& world) {
+  Ranks ranks(options("ab"), [&](World& world) {
     std::vector<float> data(std::size_t{1} << 25, 1.0F);
     const Call call{OpKind::kAllReduce, DType::kFloat32, RedOp::kSum, 0,
                     data.data(),        data.data(),     data.size()};

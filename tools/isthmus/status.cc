@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/dtype.h"
+#include "schedule/diagnosis.h"
 #include "schedule/schedule.h"
 #include "tools/command_line/command_line.h"
 #include "tools/isthmus/commands.h"
@@ -164,11 +165,11 @@ void print_group(const GroupSeen& group) {
              "operation", "number", "phase", "for", "step", "waits for");
   for (const RankInGroup& member : group.members) {
     const bool waits = member.phase == "waiting";
-    fmt::print(
-        "  {:>5} {:>8} {:9} {:32} {:>10} {:8} {:>10} {:>5} {}\n", member.world_rank, member.pid,
-        process_state_name(member.process), operation_text(member), member.sequence, member.phase,
-        duration_text(member.phase_ns), waits ? fmt::format("{}", member.step) : "-",
-        member.waits_for.empty() ? "-" : fmt::format("rank {}", fmt::join(member.waits_for, ", ")));
+    fmt::print("  {:>5} {:>8} {:9} {:32} {:>10} {:8} {:>10} {:>5} {}\n", member.world_rank,
+               member.pid, process_state_name(member.process), operation_text(member),
+               member.sequence, member.phase, duration_text(member.phase_ns),
+               waits ? fmt::format("{}", member.step) : "-",
+               member.waits_for.empty() ? "-" : describe_ranks(member.waits_for));
   }
   for (const std::string& sentence : verdicts(group)) {
     fmt::print("  {}\n", sentence);
