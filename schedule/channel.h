@@ -38,7 +38,7 @@ struct Channel {
   std::uint32_t next_sequence = 1;
   std::uint32_t finished = 0;        // every operation up to this one is over here
   std::uint64_t finished_above = 0;  // bit i: operation finished + 1 + i is over too
-  std::uint32_t peers_finished = 0;  // every local peer has finished up to this one, as last seen
+  std::uint32_t peers_finished = 0;  // every local peer has finished up to this one, at the least
   std::deque<Run*> pending;          // issued, not begun
 
   // Staging that peers may still read: free once they have finished `sequence`.

@@ -244,18 +244,34 @@ bool Engine::resolve_peers(Channel& channel) {
   return all;
 }
 
-void Engine::refresh_finished(Channel& channel) {
+// Whether every local peer has finished the operation, as far as was heard: what peers say they
+// have finished comes with their announcements, and only with these.
+bool Engine::peers_reached(Channel& channel, std::uint32_t sequence) {
+  const auto reached = [&](std::uint32_t finished) {
+    return static_cast<std::int32_t>(finished - sequence) >= 0;
+  };
+  if (reached(channel.peers_finished)) {
+    return true;
+  }
   std::uint32_t least = channel.next_sequence;
   for (std::size_t i = 0; i < channel.peers.size(); ++i) {
-    if (i != channel.local) {
-      const std::uint32_t theirs =
-          channel.peers[i].block->state.finished.load(std::memory_order_acquire);
-      if (static_cast<std::int32_t>(theirs - least) < 0) {
-        least = theirs;
-      }
+    const std::uint32_t theirs = channel.peers[i].finished;
+    if (i != channel.local && static_cast<std::int32_t>(theirs - least) < 0) {
+      least = theirs;
     }
   }
   channel.peers_finished = least;
+  return reached(least);
+}
+
+// Hears the peers' words now, which costs a cache miss each.
+void Engine::ask_finished(Channel& channel) {
+  for (std::size_t i = 0; i < channel.peers.size(); ++i) {
+    if (i != channel.local) {
+      MappedPeer& peer = channel.peers[i];
+      peer.finished = peer.block->state.finished.load(std::memory_order_acquire);
+    }
+  }
 }
 
 bool Engine::lease_stage(Run& run) {
@@ -263,7 +279,7 @@ bool Engine::lease_stage(Run& run) {
   const std::size_t bytes = stage_bytes(run);
   const auto reclaim = [&](Channel& other) {
     std::erase_if(other.retired, [&](const Channel::Retired& retired) {
-      const bool over = static_cast<std::int32_t>(other.peers_finished - retired.sequence) >= 0;
+      const bool over = peers_reached(other, retired.sequence);
       if (over) {
         node_->own().release(retired.lease);
       }
@@ -276,7 +292,7 @@ bool Engine::lease_stage(Run& run) {
     // Slow path: ask every group's peers how far they are.
     for (Channel* other : channels_) {
       if (other->resolved && !other->retired.empty()) {
-        refresh_finished(*other);
+        ask_finished(*other);
         reclaim(*other);
       }
     }
@@ -296,13 +312,12 @@ bool Engine::begin(Run& run) {
     return false;
   }
   const std::uint32_t ahead_max = schedule.slot_units != 0 ? kSlotRing : kAnnounceRing;
-  if (run.sequence - channel.peers_finished > ahead_max) {
-    refresh_finished(channel);
-    if (run.sequence - channel.peers_finished > ahead_max) {
+  if (!peers_reached(channel, run.sequence - ahead_max)) {
+    ask_finished(channel);
+    if (!peers_reached(channel, run.sequence - ahead_max)) {
       return false;
     }
   }
-  run.peers_finished = run.sequence;
   const bool stages = schedule.stage_units != 0;
   const bool fits = !stages || stage_bytes(run) <= node_->own().stage_bytes();
   if (stages && fits) {
@@ -466,11 +481,6 @@ void Engine::finish_work(Run& run) {
 
 void Engine::complete(Run& run) {
   Channel& channel = *run.channel;
-  // Only when every local peer was heard is the least of their words a bound for all.
-  if (run.peers_heard + 1 == run.plan->schedule.locals &&
-      static_cast<std::int32_t>(run.peers_finished - channel.peers_finished) > 0) {
-    channel.peers_finished = run.peers_finished;
-  }
   // The next operation writes these lines, which peers have just read.
   const std::uint32_t next = run.sequence + 1;
   prefetch_for_write(&channel.own->announcements[next % kAnnounceRing], kCacheLine);

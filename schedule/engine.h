@@ -150,7 +150,8 @@ class Engine {
   void fail(Run& run, Error error);
   void retire(Run& run);
   bool resolve_peers(Channel& channel);
-  void refresh_finished(Channel& channel);
+  static bool peers_reached(Channel& channel, std::uint32_t sequence);
+  static void ask_finished(Channel& channel);
   bool lease_stage(Run& run);
   bool poll_transports();
   void handle(const Completion& completion);
@@ -238,6 +239,7 @@ class Engine {
   std::shared_ptr<const Error> over_;          // set by shutdown()
   std::atomic<std::uint32_t> outstanding_{0};  // asynchronous works not done
   std::atomic<std::uint32_t> callers_{0};      // threads that drive inline now
+  std::atomic<bool> told_{false};              // notices went to other nodes
   std::atomic<bool> stop_{false};
   std::atomic<std::uint32_t> driver_bell_{0};  // futex the driver parks on
   std::once_flag driver_once_;

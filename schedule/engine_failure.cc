@@ -65,17 +65,16 @@ void Engine::tell(Channel& channel, std::uint32_t sequence, Notice::Kind kind, c
                       .from = options_.world_rank,
                       .code = error.code,
                       .text = error.message.substr(0, kNoticeTextMax)};
-  bool told = false;
   for (const int rank : channel.world_ranks) {
     const bool local = node_->has(rank);
     const bool gone = std::find(dead_.begin(), dead_.end(), rank) != dead_.end();
     if (rank != options_.world_rank && !local && !gone) {
       transport_to(rank).notify(rank, notice);
-      told = true;
+      told_.store(true, std::memory_order_relaxed);
     }
   }
   // This rank may never call again: then the driver sees to it that the notices leave.
-  if (told && !stop_.load(std::memory_order_relaxed)) {
+  if (told_.load(std::memory_order_relaxed) && !stop_.load(std::memory_order_relaxed)) {
     ensure_driver();
   }
 }

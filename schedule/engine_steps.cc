@@ -174,7 +174,8 @@ bool Engine::await_announcements(Run& run, const Step& step) {
     if (i == channel.local) {
       continue;
     }
-    const Announcement& theirs = channel.peers[i].block->announcements[ring];
+    MappedPeer& peer = channel.peers[i];
+    const Announcement& theirs = peer.block->announcements[ring];
     const std::uint64_t key = theirs.key.load(std::memory_order_acquire);
     if (key != wanted) {
       if (key >> 32 == run.sequence && run.mismatch_since_ns == 0) [[unlikely]] {
@@ -184,11 +185,11 @@ bool Engine::await_announcements(Run& run, const Step& step) {
       run.await_from = i;
       return false;
     }
-    run.stage[i] = channel.peers[i].stage + std::size_t{theirs.stage_line} * kCacheLine;
-    if (static_cast<std::int32_t>(theirs.finished - run.peers_finished) < 0) {
-      run.peers_finished = theirs.finished;
+    run.stage[i] = peer.stage + std::size_t{theirs.stage_line} * kCacheLine;
+    // Operations may be announced in another order than they end in.
+    if (static_cast<std::int32_t>(theirs.finished - peer.finished) > 0) {
+      peer.finished = theirs.finished;
     }
-    ++run.peers_heard;
   }
   run.await_from = 0;
   return true;

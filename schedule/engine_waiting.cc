@@ -29,7 +29,7 @@ constexpr std::uint32_t kMovesPerLook = 256;
 // Between two slow looks at deadlines, failures and liveness.
 constexpr std::int64_t kCheckEveryNs = 1'000'000;
 constexpr int kSleepMs = 1;
-constexpr std::int64_t kParkNs = 20'000'000;
+constexpr std::int64_t kParkNs = 100'000'000;
 
 }  // namespace
 
@@ -156,19 +156,18 @@ void Engine::wake_driver() {
   }
 }
 
-// Drives asynchronous work while no caller does. Between works it only helps out what the
-// transports still hold: notices, and bytes of sends that were done when they were queued. Peers
-// wait for these while this rank may be busy elsewhere for long.
+// Drives asynchronous work while no caller does. Between works it only helps notices to leave: a
+// peer may be met for the first time by one, and may come late.
 void Engine::driver_main() {
-  bool moved_last = false;
   while (!stop_.load(std::memory_order_relaxed)) {
     const std::uint32_t bell = driver_bell_.load(std::memory_order_acquire);
-    const bool at_rest = outstanding_.load(std::memory_order_relaxed) == 0;
-    if (at_rest || callers_.load(std::memory_order_relaxed) != 0) {
-      futex_wait(driver_bell_, bell, at_rest && !moved_last ? kParkNs : kSleepMs * 1'000'000L);
-      moved_last = false;
-      if (at_rest && baton_.try_acquire()) {
-        moved_last = poll_transports();
+    if (outstanding_.load(std::memory_order_relaxed) == 0 ||
+        callers_.load(std::memory_order_relaxed) != 0) {
+      futex_wait(
+          driver_bell_, bell,
+          outstanding_.load(std::memory_order_relaxed) == 0 ? kParkNs : kSleepMs * 1'000'000L);
+      if (told_.load(std::memory_order_relaxed) && baton_.try_acquire()) {
+        poll_transports();
         baton_.release();
       }
       continue;

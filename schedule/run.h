@@ -55,14 +55,12 @@ struct Run {
   bool failed = false;
   std::uint32_t sequence = 0;
   std::int64_t deadline_ns =
-      Deadline::kNever;              // set at the first wait: the fast path reads no clock
-  std::uint32_t next = 0;            // in order: the step to run
-  std::uint32_t await_from = 0;      // local rank at which the current Await goes on
-  std::uint32_t peers_finished = 0;  // least word of the peers heard
-  std::uint32_t peers_heard = 0;
-  bool noted = false;      // its wait shows in RankState
-  bool told = false;       // its wait was told to ranks of other nodes
-  std::uint32_t left = 0;  // dataflow: steps not done
+      Deadline::kNever;          // set at the first wait: the fast path reads no clock
+  std::uint32_t next = 0;        // in order: the step to run
+  std::uint32_t await_from = 0;  // local rank at which the current Await goes on
+  bool noted = false;            // its wait shows in RankState
+  bool told = false;             // its wait was told to ranks of other nodes
+  std::uint32_t left = 0;        // dataflow: steps not done
   std::optional<StageLease> lease;
   std::int64_t mismatch_since_ns =
       0;  // a peer's signature differs: since when the others are awaited

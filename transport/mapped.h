@@ -155,6 +155,7 @@ struct MappedPeer {
   Bell* bell = nullptr;
   int bell_fd = -1;  // eventfd of that rank; owned by the ShmNode
   int world_rank = -1;
+  std::uint32_t finished = 0;  // every operation up to this one is over for it, as last heard
 };
 
 }  // namespace isthmus

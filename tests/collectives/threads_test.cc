@@ -230,6 +230,56 @@ TEST_P(Threads, ASendOfAnotherSizeIsToldToBothRanks) {
   });
 }
 
+// An operation of messages says nothing of how far the ranks of the node are: what this rank has
+// staged for them must stay until they have read it. The root is there first, so that the others do
+// all their part at once, often before it looks again.
+TEST_P(Threads, WhatIsStagedOutlivesLaterOperations) {
+  constexpr int kRounds = 300;
+  std::atomic<int> root_has_started{0};
+  on_ranks(GetParam(), [&](World& world) {
+    Communicator& group = world.communicator();
+    const auto ranks = static_cast<std::size_t>(world.size());
+    const auto own = static_cast<std::size_t>(world.rank());
+    const auto root = static_cast<std::uint32_t>(ranks / 2);
+    const auto let_others_start = [&](int round) {
+      if (own == root) {
+        root_has_started.store(round);
+        root_has_started.notify_all();
+      }
+    };
+    const std::shared_ptr<void> at_the_end(nullptr, [&](void*) { let_others_start(kRounds); });
+    constexpr std::size_t kCount = 300;
+    const std::vector<std::int32_t> wanted(kCount,
+                                           own == root ? static_cast<std::int32_t>(ranks) : 1);
+    for (int round = 0; round < kRounds; ++round) {
+      std::vector<std::int32_t> sum(kCount, 1);
+      std::vector<std::int32_t> most(kCount, 1000);
+      std::vector<std::int32_t> all(kCount * ranks, 7);
+      const Call calls[] = {
+          {OpKind::kReduce, DType::kInt32, RedOp::kSum, root, sum.data(), sum.data(), kCount},
+          {OpKind::kGather, DType::kInt32, RedOp::kSum, root, &all[own * kCount], all.data(),
+           kCount},
+          {OpKind::kReduce, DType::kInt32, RedOp::kMax, root, most.data(), most.data(), kCount},
+      };
+      if (own != root) {
+        root_has_started.wait(round);
+      }
+      std::vector<WorkRef> works;
+      for (const Call& call : calls) {
+        Result<WorkRef> work = group.start(call);
+        ASSERT_TRUE(work.ok()) << work.error().message;
+        works.push_back(*work);
+      }
+      let_others_start(round + 1);
+      for (const WorkRef& work : works) {
+        const Status status = work->wait(Deadline::after_ms(60'000));
+        ASSERT_TRUE(status.ok()) << status.error().message;
+      }
+      ASSERT_EQ(sum, wanted) << "round " << round;
+    }
+  });
+}
+
 // More data than the staging slots hold: a root would wait for readers, a reader for a root.
 TEST_P(Threads, RanksThatDisagreeOnTheRootOfMuchDataAreTold) {
   const std::string& nodes = GetParam();

@@ -86,6 +86,7 @@ class Soak:
             return
         call = Call(members, group, dtype, count, members[root], op, salt)
         work, check = _OPS[name](call)
+        check = call.named(name, check)
         if later:
             self.pending.append((work, check))
             self.finish(_PENDING_MOST)
@@ -101,6 +102,21 @@ class Call:
         self.members, self.group, self.dtype = members, group, dtype
         self.count, self.root, self.op, self.salt = count, root, op, salt
         self.mine = members.index(dist.get_rank())
+
+    def named(self, name: str, check):
+        """The check, whose failure says of what."""
+
+        def checked() -> None:
+            try:
+                check()
+            except AssertionError as error:
+                dtype = str(self.dtype).removeprefix("torch.")
+                raise AssertionError(
+                    f"{name} of {dtype}[{self.count}] {self.op} on member {self.mine} of "
+                    f"{self.members}, root {self.root}, operation {self.salt} of the soak: {error}"
+                ) from error
+
+        return checked
 
     def held(self, member: int, blocks: int = 1) -> torch.Tensor:
         return value(member + self.salt, self.count * blocks, self.dtype)

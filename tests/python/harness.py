@@ -22,6 +22,9 @@ from typing import Any
 _JOIN_LIMIT_S = 240.0
 # How often a wait for a reply looks whether the process still lives.
 _LOOK_EVERY_S = 0.1
+# How long the others get once a rank has failed: they may wait for it.
+_AFTER_FAILURE_S = 10.0
+_LATE = {"lost": "no answer in time"}
 
 _WORKER = Path(__file__).with_name("worker.py")
 
@@ -76,7 +79,7 @@ class Rank:
             while b"\n" not in self._received:
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    return {"lost": "no answer in time"}
+                    return dict(_LATE)
                 ended = self.process.poll()
                 if not selector.select(0 if ended is not None else min(left, _LOOK_EVERY_S)):
                     if ended is not None:
@@ -120,17 +123,34 @@ class Ranks:
         for rank in self.ranks:
             rank.send({"file": str(file), "function": function, "args": args})
 
-    def replies(self, limit_s: float = 120) -> list[dict[str, Any]]:
-        """What every rank answered, in rank order; a rank without an answer breaks the job."""
+    def replies(self, limit_s: float = 120, after_failure_s: float = 0) -> list[dict[str, Any]]:
+        """What every rank answered, in rank order; a rank without an answer breaks the job.
+
+        With ``after_failure_s``, once a rank has failed the others get only so long: they may wait
+        for it, and what it said is what matters.
+        """
         deadline = time.monotonic() + limit_s
-        replies = [rank.receive(deadline) for rank in self.ranks]
+        waiting = list(self.ranks)
+        found: dict[int, dict[str, Any]] = {}
+        while waiting:
+            # Each in turn for a moment: whoever fails first is heard first.
+            moment = min(deadline, time.monotonic() + _LOOK_EVERY_S)
+            rank = waiting.pop(0)
+            reply = rank.receive(deadline if not after_failure_s else moment)
+            if reply == _LATE and moment < deadline:
+                waiting.append(rank)
+                continue
+            found[rank.rank] = reply
+            if after_failure_s and "value" not in reply:
+                deadline = min(deadline, time.monotonic() + after_failure_s)
+        replies = [found[rank.rank] for rank in self.ranks]
         self.broken = self.broken or any("lost" in reply for reply in replies)
         return replies
 
     def call(self, file: str | Path, function: str, *args: Any, limit_s: float = 120) -> list[Any]:
         """Runs the function on every rank and returns their values; raises if any failed."""
         self.start(file, function, *args)
-        replies = self.replies(limit_s)
+        replies = self.replies(limit_s, _AFTER_FAILURE_S)
         failed = [
             f"rank {rank.rank}: {reply.get('error') or reply.get('lost')}\n{rank.written()}"
             for rank, reply in zip(self.ranks, replies, strict=True)

@@ -58,7 +58,14 @@ def reduced(op: str, tensors: list[torch.Tensor]) -> torch.Tensor:
 def equal(got: torch.Tensor, wanted: torch.Tensor) -> None:
     assert got.dtype == wanted.dtype and got.shape == wanted.shape, (got.dtype, got.shape)
     same = got.contiguous().view(torch.uint8) == wanted.contiguous().view(torch.uint8)
-    assert bool(same.all()), f"{int((~same).sum())} of {same.numel()} bytes differ"
+    if not bool(same.all()):
+        odd = (~same).nonzero().flatten()
+        first, last = int(odd[0]) // got.itemsize, int(odd[-1]) // got.itemsize
+        raise AssertionError(
+            f"{odd.numel()} of {same.numel()} bytes differ, of elements {first} to {last}: "
+            f"{got.flatten()[first : first + 8].tolist()} there, "
+            f"{wanted.flatten()[first : first + 8].tolist()} wanted"
+        )
 
 
 def sizes(dtype: str) -> list[int]:
@@ -298,11 +305,11 @@ def from_anyone() -> None:
     for count in (5, 300_000):
         if rank != 0:
             for i in range(3):
-                dist.send(torch.full((count,), 10.0 * rank + i), 0, tag=4)
+                dist.send(torch.full((count,), 10.0 * rank + i), 0, tag=count)
             continue
         seen = [0] * size
         for _ in range(3 * (size - 1)):
-            source = dist.recv(got := torch.empty(count), tag=4)
+            source = dist.recv(got := torch.empty(count), tag=count)
             equal(got, torch.full((count,), 10.0 * source + seen[source]))
             seen[source] += 1
         assert seen == [0] + [3] * (size - 1)
