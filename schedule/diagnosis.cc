@@ -44,17 +44,19 @@ void add_missing(const Run& run, const Step& step, Wait* wait) {
   }
 }
 
-// Whom a rank of the group waits for, as far as this rank knows.
+// Whom a rank of the group waits for in this operation, as far as this rank knows. It may be stuck
+// in an earlier one; whom it waits for in a later one does not hold this one up.
 std::vector<int> waits_of(const Channel& channel, int world_rank, std::uint32_t sequence) {
   for (const MappedPeer& peer : channel.peers) {
     if (peer.world_rank == world_rank && peer.block != nullptr) {
       const RankState& state = peer.block->state;
-      const bool waits = state.phase.load(std::memory_order_acquire) == kPhaseWaiting;
+      const bool waits =
+          state.phase.load(std::memory_order_acquire) == kPhaseWaiting &&
+          static_cast<std::int32_t>(sequence - state.sequence.load(std::memory_order_relaxed)) >= 0;
       return waits ? state.waits_for() : std::vector<int>();
     }
   }
   for (std::size_t i = 0; i < channel.waiting.size(); ++i) {
-    // It may be stuck in an earlier operation than ours.
     if (channel.world_ranks[i] == world_rank &&
         static_cast<std::int32_t>(sequence - channel.waiting[i].sequence) >= 0) {
       return channel.waiting[i].waits_for;
@@ -197,9 +199,19 @@ bool is_stopped(const ShmNode& node, int world_rank) {
 
 std::vector<int> find_guilty(const Channel& channel, const ShmNode& node, const Wait& wait,
                              std::uint32_t sequence) {
-  return blamed(channel.world_rank(), wait.world_ranks, [&](int rank) {
+  const auto waits = [&](int rank) {
     return is_stopped(node, rank) ? std::vector<int>() : waits_of(channel, rank, sequence);
-  });
+  };
+  // Whoever others wait for holds this operation up too.
+  Wait all = wait;
+  for (const int rank : channel.world_ranks) {
+    for (const int awaited : rank == channel.world_rank() ? std::vector<int>() : waits(rank)) {
+      if (awaited != channel.world_rank()) {
+        add_unique(&all.world_ranks, awaited);
+      }
+    }
+  }
+  return blamed(channel.world_rank(), all.world_ranks, waits);
 }
 
 Error mismatch_between(const Channel& channel, std::uint32_t sequence,

@@ -24,6 +24,8 @@
 
 namespace isthmus {
 
+struct Wait;
+
 // Runs schedules over transports and kernels: one per world. Poll-based; the thread that holds the
 // baton drives every active run of every group, others wait their turn and inherit it. A
 // synchronous run is driven by its caller; asynchronous ones also by a driver thread, started with
@@ -199,7 +201,7 @@ class Engine {
   Run* find_run(const Channel& channel, std::uint32_t sequence) const;
   void note_waiting(Run& run, std::int64_t now_ns);
   static void note_waiting_elsewhere(Channel& channel, const Notice& notice);
-  void tell_waiting(Run& run, std::span<const int> waits_for);
+  void tell_waiting(Run& run, const Wait& wait, std::int64_t now_ns);
 
   // Waiting (waiting.cc).
   template <typename Done>

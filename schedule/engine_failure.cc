@@ -1,9 +1,11 @@
 // How the engine notices that something is wrong, and tells.
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/log.h"
 #include "schedule/diagnosis.h"
@@ -17,6 +19,9 @@ constexpr std::int64_t kSettleNs = 500'000'000;
 
 // How long another node's rank that was lost sight of waits for its verdict.
 constexpr std::int64_t kSuspectNs = 200'000'000;
+
+// Between two words of a run to other nodes about whom it waits for.
+constexpr std::int64_t kTellEveryNs = 20'000'000;
 
 std::uint64_t failure_state(std::uint32_t sequence, Notice::Kind kind) {
   return (static_cast<std::uint64_t>(sequence) << 8) | static_cast<std::uint64_t>(kind);
@@ -297,19 +302,24 @@ void Engine::on_notice(const Notice& notice) {
   }
 }
 
-// A rank of another node tells one of the ranks it waits for.
+// A rank of another node tells whom it waits for. What it told before is over.
 void Engine::note_waiting_elsewhere(Channel& channel, const Notice& notice) {
-  for (std::size_t i = 0; i < channel.world_ranks.size(); ++i) {
-    if (channel.world_ranks[i] != notice.from) {
-      continue;
+  const auto& members = channel.world_ranks;
+  const auto member = std::find(members.begin(), members.end(), notice.from);
+  if (member == members.end()) {
+    return;
+  }
+  Channel::Waiting& waiting = channel.waiting[static_cast<std::size_t>(member - members.begin())];
+  waiting = {.sequence = notice.sequence, .waits_for = {}};
+  const char* at = notice.text.data();
+  const char* const end = at + notice.text.size();
+  for (int rank = 0; waiting.waits_for.size() < RankState::kWaitsMax;) {
+    const auto [next, wrong] = std::from_chars(at, end, rank);
+    if (wrong != std::errc()) {
+      break;
     }
-    Channel::Waiting& waiting = channel.waiting[i];
-    if (waiting.sequence != notice.sequence) {
-      waiting = {.sequence = notice.sequence, .waits_for = {}};
-    }
-    if (waiting.waits_for.size() < RankState::kWaitsMax) {
-      waiting.waits_for.push_back(notice.culprit);
-    }
+    waiting.waits_for.push_back(rank);
+    at = next == end ? end : next + 1;
   }
 }
 
@@ -380,35 +390,40 @@ void Engine::note_waiting(Run& run, std::int64_t now_ns) {
   }
   state.phase.store(kPhaseWaiting, std::memory_order_release);
   run.noted = true;
-  const std::int64_t half = run.timeout_ms * 500'000;
-  const bool late = run.deadline_ns != Deadline::kNever && now_ns >= run.deadline_ns - half;
-  if (!run.told && late && !wait.world_ranks.empty()) {
-    run.told = true;
-    tell_waiting(
-        run,
-        std::span(wait.world_ranks).first(std::min(wait.world_ranks.size(), RankState::kWaitsMax)));
-  }
+  tell_waiting(run, wait, now_ns);
 }
 
-// One notice for each rank that is waited for.
-void Engine::tell_waiting(Run& run, std::span<const int> waits_for) {
+// Tells other nodes whom this run waits for: when half its time is over, or somebody else's is, and
+// again when that has changed. So every rank can name all who are late.
+void Engine::tell_waiting(Run& run, const Wait& wait, std::int64_t now_ns) {
   Channel& channel = *run.channel;
-  Notice notice{.kind = Notice::Kind::kWaiting,
-                .group = channel.id(),
-                .sequence = run.sequence,
-                .culprit = -1,
-                .from = options_.world_rank,
-                .code = Code::kTimeout,
-                .text = {}};
+  const std::int64_t half = run.timeout_ms * 500'000;
+  const bool late = run.deadline_ns != Deadline::kNever && now_ns >= run.deadline_ns - half;
+  const auto waits_too = [&](const Channel::Waiting& other) {
+    return other.sequence == run.sequence && !other.waits_for.empty();
+  };
+  if (!late && std::none_of(channel.waiting.begin(), channel.waiting.end(), waits_too)) {
+    return;
+  }
+  std::vector<int> ranks = wait.world_ranks;
+  ranks.resize(std::min(ranks.size(), RankState::kWaitsMax));
+  if (ranks.empty() || ranks == run.told || now_ns - run.told_ns < kTellEveryNs) {
+    return;
+  }
+  run.told_ns = now_ns;
+  const Notice notice{.kind = Notice::Kind::kWaiting,
+                      .group = channel.id(),
+                      .sequence = run.sequence,
+                      .culprit = -1,
+                      .from = options_.world_rank,
+                      .code = Code::kTimeout,
+                      .text = fmt::format("{}", fmt::join(ranks, " "))};
   for (const int rank : channel.world_ranks) {
-    if (rank == options_.world_rank || node_->has(rank)) {
-      continue;
-    }
-    for (const int awaited : waits_for) {
-      notice.culprit = awaited;
+    if (rank != options_.world_rank && !node_->has(rank)) {
       transport_to(rank).notify(rank, notice);
     }
   }
+  run.told = std::move(ranks);
 }
 
 void Engine::time_out(Run& run, std::int64_t now_ns) {

@@ -59,7 +59,8 @@ struct Run {
   std::uint32_t next = 0;        // in order: the step to run
   std::uint32_t await_from = 0;  // local rank at which the current Await goes on
   bool noted = false;            // its wait shows in RankState
-  bool told = false;             // its wait was told to ranks of other nodes
+  std::vector<int> told;         // world ranks it waits for, as last told to other nodes
+  std::int64_t told_ns = 0;      // when that was
   std::uint32_t left = 0;        // dataflow: steps not done
   std::optional<StageLease> lease;
   std::int64_t mismatch_since_ns =

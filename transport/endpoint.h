@@ -115,7 +115,7 @@ struct Notice {
     kDead = 2,     // `culprit` died; the group is over
     kGoodbye = 3,  // the sender leaves
     kAborted = 4,  // the group is over for the reason in `text`
-    kWaiting = 5,  // the sender waits for `culprit` in `sequence`, and has for long
+    kWaiting = 5,  // the sender waits in `sequence` for the world ranks in `text`: "3 12"
   };
 
   Kind kind = Kind::kGoodbye;
