@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # `make long`: what takes longer than a change should wait for; about 40 minutes on 2 cores.
 #   STAGES="name..."  runs only these: pip python multiprocess soak kills shaped
-#   SOAK_S            seconds of each of the two soaks (default 180)
+#   SOAK_S            seconds of each of the four soaks (default 90)
 #   REPEAT            how often each multi-process test runs (default 10)
 #   JOBS              compilers at once (default 2)
 # Expects the package in .venv (make package).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 source tools/stages.sh
-readonly JOBS=${JOBS:-2} SOAK_S=${SOAK_S:-180} REPEAT=${REPEAT:-10}
+readonly JOBS=${JOBS:-2} SOAK_S=${SOAK_S:-90} REPEAT=${REPEAT:-10}
 readonly STAGES=${STAGES:-pip python multiprocess soak kills shaped}
 readonly PYTHON=${PYTHON:-.venv/bin/python}
 readonly KILLS=10
@@ -35,6 +35,8 @@ fi
 if wanted soak; then
   stage "soak, one node" "$PYTHON" tests/long/soak.py --seconds "$SOAK_S"
   stage "soak, two nodes" "$PYTHON" tests/long/soak.py --seconds "$SOAK_S" --nodes aabb
+  stage "soak, uneven nodes" "$PYTHON" tests/long/soak.py --seconds "$SOAK_S" --nodes aaab
+  stage "soak, a node each" "$PYTHON" tests/long/soak.py --seconds "$SOAK_S" --nodes abcd
 fi
 if wanted kills; then
   stage "kills, one node" "$PYTHON" tests/long/soak.py --kills "$KILLS"
