@@ -1,9 +1,36 @@
 #include "schedule/lanes.h"
 
 #include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
 #include <utility>
+#include <vector>
 
 namespace isthmus {
+
+// All that a lane's thread uses: shared with it, for a callback may destroy the Lanes; and with the
+// works, for callbacks that are asked for late.
+struct LanePool {
+  struct Lane {
+    std::mutex mutex;
+    std::condition_variable wake;
+    std::deque<WorkRef> queue;
+    std::thread thread;
+    bool running = false;  // callbacks, now
+    bool stopping = false;
+  };
+
+  std::mutex mutex;
+  std::map<std::uint64_t, std::deque<WorkRef>> streams;  // issued, not yet handed to a lane
+  std::array<Lane, Lanes::kLanesMax> lanes;
+  bool stopped = false;
+};
+
 namespace {
 
 // NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): what a thread is
@@ -25,7 +52,43 @@ HookHolder& hook_holder() {
   return holder;
 }
 
+void lane_main(const LanePool* pool, LanePool::Lane& lane, int depth) {
+  depth_of_thread = depth + 1;
+  pool_of_thread = pool;
+  const auto body = [&] {
+    std::unique_lock<std::mutex> lock(lane.mutex);
+    for (;;) {
+      lane.wake.wait(lock, [&] { return lane.stopping || !lane.queue.empty(); });
+      if (lane.queue.empty()) {
+        return;
+      }
+      const WorkRef work = std::move(lane.queue.front());
+      lane.queue.pop_front();
+      lane.running = true;
+      lock.unlock();
+      for (const std::function<void()>& callback : work->take_callbacks()) {
+        callback();
+      }
+      lock.lock();
+      lane.running = false;
+    }
+  };
+  Lanes::Hook hook;
+  {
+    HookHolder& holder = hook_holder();
+    const std::lock_guard<std::mutex> lock(holder.mutex);
+    hook = holder.hook;
+  }
+  if (hook) {
+    hook(body);
+  } else {
+    body();
+  }
+}
+
 }  // namespace
+
+Lanes::Lanes() : pool_(std::make_shared<LanePool>()) {}
 
 int Lanes::current_depth() {
   return std::min(depth_of_thread, kLanesMax - 1);
@@ -38,6 +101,7 @@ void Lanes::set_hook(Hook hook) {
 }
 
 void Lanes::issued(const WorkRef& work) {
+  work->set_lanes(pool_);
   const std::lock_guard<std::mutex> lock(pool_->mutex);
   pool_->streams[work->stream() + static_cast<std::uint64_t>(work->lane())].push_back(work);
 }
@@ -69,7 +133,7 @@ void Lanes::push(WorkRef work) {
   if (!work->hand_over()) {
     return;  // nobody asked: no thread needs to wake
   }
-  Lane& lane = pool_->lanes[static_cast<std::size_t>(depth)];
+  LanePool::Lane& lane = pool_->lanes[static_cast<std::size_t>(depth)];
   const std::lock_guard<std::mutex> lock(lane.mutex);
   lane.queue.push_back(std::move(work));
   if (!lane.thread.joinable()) {
@@ -78,36 +142,19 @@ void Lanes::push(WorkRef work) {
   lane.wake.notify_one();
 }
 
-void Lanes::lane_main(const Pool* pool, Lane& lane, int depth) {
-  depth_of_thread = depth + 1;
-  pool_of_thread = pool;
-  const auto body = [&] {
-    std::unique_lock<std::mutex> lock(lane.mutex);
-    for (;;) {
-      lane.wake.wait(lock, [&] { return lane.stopping || !lane.queue.empty(); });
-      if (lane.queue.empty()) {
-        return;
-      }
-      const WorkRef work = std::move(lane.queue.front());
-      lane.queue.pop_front();
-      lock.unlock();
-      for (const std::function<void()>& callback : work->take_callbacks()) {
-        callback();
-      }
-      lock.lock();
-    }
-  };
-  Hook hook;
-  {
-    HookHolder& holder = hook_holder();
-    const std::lock_guard<std::mutex> lock(holder.mutex);
-    hook = holder.hook;
+bool Lanes::take_late(LanePool& pool, const WorkRef& work, std::function<void()>* callback) {
+  if (pool_of_thread == &pool && depth_of_thread == work->lane() + 1) {
+    return false;
   }
-  if (hook) {
-    hook(body);
-  } else {
-    body();
+  LanePool::Lane& lane = pool.lanes[static_cast<std::size_t>(work->lane())];
+  const std::lock_guard<std::mutex> lock(lane.mutex);
+  if (!lane.running && lane.queue.empty()) {
+    return false;
   }
+  work->add_late(std::move(*callback));
+  lane.queue.push_back(work);
+  lane.wake.notify_one();
+  return true;
 }
 
 void Lanes::stop() {
@@ -115,7 +162,7 @@ void Lanes::stop() {
     const std::lock_guard<std::mutex> lock(pool_->mutex);
     pool_->stopped = true;
   }
-  for (Lane& lane : pool_->lanes) {
+  for (LanePool::Lane& lane : pool_->lanes) {
     const std::lock_guard<std::mutex> lock(lane.mutex);
     lane.stopping = true;
     lane.wake.notify_one();
@@ -124,7 +171,7 @@ void Lanes::stop() {
   if (pool_of_thread == pool_.get()) {
     return;
   }
-  for (Lane& lane : pool_->lanes) {
+  for (LanePool::Lane& lane : pool_->lanes) {
     if (lane.thread.joinable()) {
       lane.thread.join();
     }
@@ -133,7 +180,13 @@ void Lanes::stop() {
 
 Lanes::~Lanes() {
   stop();
-  for (Lane& lane : pool_->lanes) {
+  // Works and the pool keep each other.
+  std::map<std::uint64_t, std::deque<WorkRef>> unfinished;
+  {
+    const std::lock_guard<std::mutex> lock(pool_->mutex);
+    unfinished.swap(pool_->streams);
+  }
+  for (LanePool::Lane& lane : pool_->lanes) {
     if (lane.thread.get_id() == std::this_thread::get_id()) {
       lane.thread.detach();  // ends by itself, after the callback that destroys this
     } else if (lane.thread.joinable()) {

@@ -1,15 +1,7 @@
 #pragma once
 
-#include <array>
-#include <condition_variable>
-#include <cstdint>
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <thread>
-#include <vector>
 
 #include "schedule/work.h"
 
@@ -27,7 +19,7 @@ class Lanes {
 
   using Hook = std::function<void(const std::function<void()>& body)>;
 
-  Lanes() : pool_(std::make_shared<Pool>()) {}
+  Lanes();
 
   ~Lanes();
 
@@ -46,31 +38,19 @@ class Lanes {
   // The work is done. It goes to its lane once all earlier works of its stream have gone.
   void done(const WorkRef& work);
 
+  // A callback that is asked for when its work is done and had none before: goes to the lane, too,
+  // while earlier callbacks are there. False, and nothing done, when there are none, or when this
+  // thread is that lane.
+  static bool take_late(LanePool& pool, const WorkRef& work, std::function<void()>* callback);
+
   // Takes no more works and lets the threads end once they have run what is queued. Waits for them,
   // but not on a lane: there the destructor does, for all lanes but its own. Idempotent.
   void stop();
 
  private:
-  struct Lane {
-    std::mutex mutex;
-    std::condition_variable wake;
-    std::deque<WorkRef> queue;
-    std::thread thread;
-    bool stopping = false;
-  };
-
-  // All that a lane's thread uses: shared with it, for a callback may destroy the Lanes.
-  struct Pool {
-    std::mutex mutex;
-    std::map<std::uint64_t, std::deque<WorkRef>> streams;  // issued, not yet handed to a lane
-    std::array<Lane, kLanesMax> lanes;
-    bool stopped = false;
-  };
-
   void push(WorkRef work);
-  static void lane_main(const Pool* pool, Lane& lane, int depth);
 
-  const std::shared_ptr<Pool> pool_;
+  const std::shared_ptr<LanePool> pool_;
 };
 
 }  // namespace isthmus

@@ -4,6 +4,7 @@
 
 #include "base/futex.h"
 #include "schedule/engine.h"
+#include "schedule/lanes.h"
 
 namespace isthmus {
 
@@ -28,7 +29,14 @@ void Work::on_done(std::function<void()> callback) {
       return;
     }
   }
-  callback();
+  if (lanes_ == nullptr || !Lanes::take_late(*lanes_, shared_from_this(), &callback)) {
+    callback();
+  }
+}
+
+void Work::add_late(std::function<void()> callback) {
+  const std::lock_guard<std::mutex> lock(callbacks_mutex_);
+  callbacks_.push_back(std::move(callback));
 }
 
 void Work::finish(std::optional<Error> error) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -15,6 +16,7 @@
 namespace isthmus {
 
 class Engine;
+struct LanePool;
 
 // Asked by a waiting thread every 200 ms or less, while it holds no lock; false ends the wait.
 using KeepWaiting = std::function<bool()>;
@@ -46,8 +48,9 @@ class ISTHMUS_API Work : public std::enable_shared_from_this<Work> {
   // work goes on and may be waited for again.
   Status wait(Deadline deadline, const KeepWaiting& keep_waiting = {});
 
-  // Runs `callback` once the work is done: on a completion lane (see schedule/lanes.h), or at once
-  // on this thread when the lane has taken the work's callbacks already.
+  // Runs `callback` once the work is done, after all callbacks of earlier works of its stream: on a
+  // completion lane (see schedule/lanes.h), or at once on this thread when the work is done and the
+  // lane is idle.
   void on_done(std::function<void()> callback);
 
   std::uint32_t sequence() const { return sequence_; }
@@ -63,6 +66,12 @@ class ISTHMUS_API Work : public std::enable_shared_from_this<Work> {
     stream_ = stream;
     lane_ = lane;
   }
+
+  // Lanes only, when the work is issued.
+  void set_lanes(std::shared_ptr<LanePool> lanes) { lanes_ = std::move(lanes); }
+
+  // Lanes only: a callback of a work that had none when it was done.
+  void add_late(std::function<void()> callback);
 
   // Engine only, before finish().
   void set_source(int group_rank) { source_ = group_rank; }
@@ -84,6 +93,7 @@ class ISTHMUS_API Work : public std::enable_shared_from_this<Work> {
   static constexpr std::uint32_t kFailed = 2;
 
   Engine* engine_;  // outlives every running work
+  std::shared_ptr<LanePool> lanes_;
   std::atomic<std::uint32_t> state_{kRunning};
   std::uint32_t sequence_ = 0;
   std::uint64_t stream_ = 0;  // completion order is kept within a stream: (group, lane)

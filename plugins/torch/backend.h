@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,7 +14,9 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
+#include "plugins/torch/checks.h"
 #include "plugins/torch/job.h"
+#include "plugins/torch/sparse.h"
 #include "plugins/torch/work.h"
 #include "plugins/torch/worlds.h"
 
@@ -21,20 +24,42 @@ namespace isthmus::plugin {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-// Tag of point-to-point messages inside collectives; users' tags are below.
-inline constexpr std::uint32_t kInternalTag = kTagMax;
-
 struct Options final : c10d::Backend::Options {
   explicit Options(milliseconds limit = kBackendDefaultTimeout)
       : c10d::Backend::Options(kName, limit) {}
 };
 
+// Threads that the world joins may be about to take Python's lock: give it up meanwhile.
+inline void end_world(std::unique_ptr<World> world) {
+  const WithoutGil no_gil;
+  world.reset();
+}
+
 class BackendIsthmus final : public c10d::Backend {
  public:
-  BackendIsthmus(std::shared_ptr<Group> group, c10::intrusive_ptr<Options> options, int rank,
-                 int size)
-      : Backend(rank, size), group_(std::move(group)), options_(std::move(options)) {
+  BackendIsthmus(std::shared_ptr<Group> group, c10::intrusive_ptr<Options> options,
+                 const GroupRequest& request)
+      : Backend(request.rank, request.size),
+        group_(std::move(group)),
+        options_(std::move(options)),
+        restart_(request.restart) {
     init();
+  }
+
+  // Joins the group; `store` is what its ranks share.
+  static c10::intrusive_ptr<BackendIsthmus> create(const c10::intrusive_ptr<c10d::Store>& store,
+                                                   const GroupRequest& request) {
+    TorchStoreRendezvous rendezvous(store);
+    Result<std::shared_ptr<Group>> group = join(request, rendezvous, end_world);
+    rendezvous.interrupt.rethrow();
+    if (!group.ok()) {
+      raise(group.error());
+    }
+    auto options = c10::make_intrusive<plugin::Options>(milliseconds(request.timeout_ms));
+    options->group_name = request.name;
+    options->global_ranks_in_group.assign(request.world_ranks.begin(), request.world_ranks.end());
+    return c10::make_intrusive<BackendIsthmus>(std::move(group).value(), std::move(options),
+                                               request);
   }
 
   const std::string getBackendName() const override { return kName; }
@@ -43,6 +68,9 @@ class BackendIsthmus final : public c10d::Backend {
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override {
     const Tensor& tensor = only(tensors, "all_reduce");
+    if (tensor.layout() == at::kSparse && tensor.is_cpu()) [[unlikely]] {
+      return allreduce_sparse(tensors, opts);
+    }
     check_tensor(tensor, "all_reduce");
     Call call =
         reduce_call(OpKind::kAllReduce, tensor, tensor.numel(), opts.reduceOp, "all_reduce");
@@ -54,6 +82,14 @@ class BackendIsthmus final : public c10d::Backend {
     call.input = call.output = job.in_place(tensor, true, true);
     job.calls.push_back(call);
     return issue(std::move(job));
+  }
+
+  // Runs here and now: how much there is to gather is known only when the ranks have met.
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override {
+    const Tensor& tensor = only(tensors, "all_reduce");
+    reduce_sparse(tensor, getSize(), opts.reduceOp,
+                  [&](const Call& call) { run_now(call, opts.timeout); });
+    return issue(new_job(OpType::_ALLREDUCE_SPARSE, "isthmus:all_reduce_sparse", opts, {tensor}));
   }
 
   WorkPtr allreduce_coalesced(Tensors& tensors,
@@ -123,7 +159,7 @@ class BackendIsthmus final : public c10d::Backend {
   WorkPtr allgather(TensorLists& output_lists, Tensors& inputs,
                     const c10d::AllgatherOptions& opts) override {
     const Tensor& input = only(inputs, "all_gather");
-    const Tensors& list = only_list(output_lists, "all_gather", input);
+    const Tensors& list = only_list(output_lists, "all_gather", input, getSize());
     const std::int64_t width = widest(list);
     check_sizes("all_gather", list[own()].numel(), input.numel());
     Job job = new_job(OpType::ALLGATHER, "isthmus:all_gather", opts, list);
@@ -165,7 +201,7 @@ class BackendIsthmus final : public c10d::Backend {
   WorkPtr reduce_scatter(Tensors& outputs, TensorLists& input_lists,
                          const c10d::ReduceScatterOptions& opts) override {
     const Tensor& output = only(outputs, "reduce_scatter");
-    const Tensors& list = only_list(input_lists, "reduce_scatter", output);
+    const Tensors& list = only_list(input_lists, "reduce_scatter", output, getSize());
     const std::int64_t width = widest(list);
     check_sizes("reduce_scatter", list[own()].numel(), output.numel());
     Job job = new_job(OpType::REDUCE_SCATTER, "isthmus:reduce_scatter", opts, {output});
@@ -193,7 +229,7 @@ class BackendIsthmus final : public c10d::Backend {
     call.root = static_cast<std::uint32_t>(opts.rootRank);
     call.input = job.in_place(input, true, false);
     if (opts.rootRank == getRank()) {
-      const Tensors& list = only_list(output_lists, "gather", input);
+      const Tensors& list = only_list(output_lists, "gather", input, getSize());
       check_equal("gather", list, input.numel());
       job.outputs = list;
       call.output = job.blocks(list, input.numel(), false, true);
@@ -210,7 +246,7 @@ class BackendIsthmus final : public c10d::Backend {
     Call call = move_call(OpKind::kScatter, output, output.numel());
     call.root = static_cast<std::uint32_t>(opts.rootRank);
     if (opts.rootRank == getRank()) {
-      const Tensors& list = only_list(input_lists, "scatter", output);
+      const Tensors& list = only_list(input_lists, "scatter", output, getSize());
       check_equal("scatter", list, output.numel());
       call.input = job.blocks(list, output.numel(), true, false);
     }
@@ -265,8 +301,8 @@ class BackendIsthmus final : public c10d::Backend {
     check_tensor(tensor, "send");
     Job job = new_job(OpType::SEND, "isthmus:send", c10d::AllToAllOptions(), {tensor});
     const Chunk piece = chunk(job, tensor, true, false);
-    return issue(std::move(job), [&](WorkIsthmus& work) {
-      work.add(taken(current().start_send(piece.data, piece.bytes, peer, user_tag(tag))));
+    return issue(std::move(job), [&](Communicator& communicator, WorkIsthmus& work) {
+      work.add(taken(communicator.start_send(piece.data, piece.bytes, peer, user_tag(tag))));
     });
   }
 
@@ -275,8 +311,8 @@ class BackendIsthmus final : public c10d::Backend {
     check_tensor(tensor, "recv");
     Job job = new_job(OpType::RECV, "isthmus:recv", c10d::AllToAllOptions(), {tensor});
     const Chunk piece = chunk(job, tensor, false, true);
-    return issue(std::move(job), [&](WorkIsthmus& work) {
-      work.add(taken(current().start_recv(piece.data, piece.bytes, peer, user_tag(tag))));
+    return issue(std::move(job), [&](Communicator& communicator, WorkIsthmus& work) {
+      work.add(taken(communicator.start_recv(piece.data, piece.bytes, peer, user_tag(tag))));
     });
   }
 
@@ -286,8 +322,8 @@ class BackendIsthmus final : public c10d::Backend {
     Job job =
         new_job(OpType::RECVANYSOURCE, "isthmus:recvAnySource", c10d::AllToAllOptions(), {tensor});
     const Chunk piece = chunk(job, tensor, false, true);
-    return issue(std::move(job), [&](WorkIsthmus& work) {
-      work.add(taken(current().start_recv_any(piece.data, piece.bytes, user_tag(tag))));
+    return issue(std::move(job), [&](Communicator& communicator, WorkIsthmus& work) {
+      work.add(taken(communicator.start_recv_any(piece.data, piece.bytes, user_tag(tag))));
     });
   }
 
@@ -324,6 +360,41 @@ class BackendIsthmus final : public c10d::Backend {
                                               : c10d::ErrorType::COMM_ERROR;
   }
 
+  bool supportsSplitting() const override { return true; }
+
+  // Connections are made when they are needed.
+  void eagerConnectSingleDevice(at::Device /*device*/) override {}
+
+  // A group of some of this one's ranks, in their order here; null on the others.
+  c10::intrusive_ptr<c10d::Backend> split(
+      const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+      const c10::intrusive_ptr<c10d::Backend::Options>& opts) override {
+    const auto own_place = std::find(ranks.begin(), ranks.end(), getRank());
+    if (own_place == ranks.end()) {
+      return {};
+    }
+    GroupRequest request = request_of(*opts);
+    request.rank = static_cast<int>(own_place - ranks.begin());
+    request.size = static_cast<int>(ranks.size());
+    const std::span<const int> members = group_->whole().world_ranks();
+    for (const int rank : ranks) {
+      check_rank(rank);
+      request.world_ranks.push_back(members[static_cast<std::size_t>(rank)]);
+    }
+    return create(store, request);
+  }
+
+  // A group with ranks of other jobs, which `store` is shared with.
+  c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const c10::intrusive_ptr<c10d::Backend::Options>& opts,
+                                          const int& rank, const int& size) override {
+    GroupRequest request = request_of(*opts);
+    request.rank = rank;
+    request.size = size;
+    request.apart = true;
+    return create(store, request);
+  }
+
   void abort() override { group_->abort("the process group was aborted"); }
 
   void shutdown() override {
@@ -337,58 +408,25 @@ class BackendIsthmus final : public c10d::Backend {
     std::size_t bytes = 0;
   };
 
+  GroupRequest request_of(const c10d::Backend::Options& options) const {
+    GroupRequest request;
+    request.restart = restart_;
+    request.timeout_ms = options.timeout.count();
+    request.name = options.group_name;
+    return request;
+  }
+
+  void check_rank(int rank) const {
+    if (rank < 0 || rank >= getSize()) {
+      refuse(Code::kInvalidArgument, c10::str("isthmus split: this group has ranks 0 to ",
+                                              getSize() - 1, ", got ", rank, "."));
+    }
+  }
+
   std::size_t own() const { return static_cast<std::size_t>(getRank()); }
 
   static CallOptions limit(milliseconds timeout) {
     return {.timeout_ms = timeout.count() > 0 ? timeout.count() : -1};
-  }
-
-  static std::uint32_t user_tag(int tag) {
-    if (tag < 0 || static_cast<std::uint32_t>(tag) >= kInternalTag) {
-      refuse(Code::kInvalidArgument,
-             c10::str("isthmus takes tags from 0 to ", kInternalTag - 1, ", got ", tag, "."));
-    }
-    return static_cast<std::uint32_t>(tag);
-  }
-
-  static void check_sizes(const char* op, std::int64_t expected, std::int64_t got) {
-    if (expected != got) [[unlikely]] {
-      refuse(Code::kInvalidArgument, c10::str("isthmus ", op, ": sizes do not fit, expected ",
-                                              expected, ", got ", got, "."));
-    }
-  }
-
-  static void check_sizes(const char* op, std::size_t expected, std::size_t got) {
-    check_sizes(op, static_cast<std::int64_t>(expected), static_cast<std::int64_t>(got));
-  }
-
-  const Tensors& only_list(const TensorLists& lists, const char* op, const Tensor& other) const {
-    check_tensor(other, op);
-    check_sizes(op, std::size_t{1}, lists.size());
-    check_sizes(op, static_cast<std::size_t>(getSize()), lists[0].size());
-    for (const Tensor& tensor : lists[0]) {
-      check_tensor(tensor, op);
-      if (tensor.scalar_type() != other.scalar_type()) {
-        refuse(Code::kInvalidArgument,
-               c10::str("isthmus ", op, ": the tensors must have one type, got ",
-                        dtype_text(tensor), " and ", dtype_text(other), "."));
-      }
-    }
-    return lists[0];
-  }
-
-  static void check_equal(const char* op, const Tensors& list, std::int64_t numel) {
-    for (const Tensor& tensor : list) {
-      check_sizes(op, numel, tensor.numel());
-    }
-  }
-
-  static std::int64_t widest(const Tensors& list) {
-    std::int64_t width = 0;
-    for (const Tensor& tensor : list) {
-      width = std::max(width, tensor.numel());
-    }
-    return width;
   }
 
   Communicator& current() const {
@@ -462,12 +500,11 @@ class BackendIsthmus final : public c10d::Backend {
   // Each rank sends one chunk to every rank and receives one from it; empty ones do not travel.
   WorkPtr exchange(Job job, const std::vector<Chunk>& sends, const std::vector<Chunk>& receives) {
     const CallOptions options = limit(job.timeout);
-    Communicator& communicator = current();
     check_sizes("exchange with itself", sends[own()].bytes, receives[own()].bytes);
     if (sends[own()].bytes > 0 && sends[own()].data != receives[own()].data) {
       std::memmove(receives[own()].data, sends[own()].data, sends[own()].bytes);
     }
-    return issue(std::move(job), [&](WorkIsthmus& work) {
+    return issue(std::move(job), [&](Communicator& communicator, WorkIsthmus& work) {
       for (int i = 1; i < getSize(); ++i) {
         const int peer = (getRank() + i) % getSize();
         const Chunk& piece = receives[static_cast<std::size_t>(peer)];
@@ -518,9 +555,9 @@ class BackendIsthmus final : public c10d::Backend {
     }
     const std::vector<Call> calls = std::move(job.calls);
     const CallOptions options = limit(job.timeout);
-    return issue(std::move(job), [&](WorkIsthmus& work) {
+    return issue(std::move(job), [&](Communicator& communicator, WorkIsthmus& work) {
       for (const Call& call : calls) {
-        work.add(taken(current().start(call, options)));
+        work.add(taken(communicator.start(call, options)));
       }
     });
   }
@@ -532,8 +569,9 @@ class BackendIsthmus final : public c10d::Backend {
       refuse_forked();
     }
     const bool async = job.async;
-    auto work = c10::make_intrusive<WorkIsthmus>(group_, std::move(job));
-    start(*work);
+    Communicator& communicator = current();
+    auto work = c10::make_intrusive<WorkIsthmus>(group_, communicator, std::move(job));
+    start(communicator, *work);
     work->started();
     if (!async) {
       work->finish_call();
@@ -543,6 +581,7 @@ class BackendIsthmus final : public c10d::Backend {
 
   std::shared_ptr<Group> group_;
   c10::intrusive_ptr<Options> options_;
+  const std::int64_t restart_;
 };
 
 }  // namespace isthmus::plugin

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -173,6 +174,16 @@ inline void copy_all(const std::vector<Copy>& copies) {
   }
 }
 
+// Elements that share memory cannot each get a value of their own.
+inline void check_writable(const Tensor& tensor) {
+  if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+    refuse(Code::kInvalidArgument,
+           c10::str("isthmus cannot write into a tensor whose elements overlap in memory (sizes ",
+                    tensor.sizes(), ", strides ", tensor.strides(),
+                    "), as expand() makes: pass its .contiguous() or .clone()."));
+  }
+}
+
 // One c10d call: what its running parts are, and what must outlive them.
 struct Job {
   OpType type = OpType::UNKNOWN;
@@ -192,6 +203,9 @@ struct Job {
     if (plain(tensor)) {
       keep.push_back(tensor);
       return write ? tensor.mutable_data_ptr() : const_cast<void*>(tensor.const_data_ptr());
+    }
+    if (write) {
+      check_writable(tensor);
     }
     Tensor flat =
         at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
@@ -225,6 +239,7 @@ struct Job {
         copy_all({{block.view(list[i].sizes()), list[i]}});
       }
       if (write) {
+        check_writable(list[i]);
         copies.push_back({list[i], block.view(list[i].sizes())});
       }
     }

@@ -18,33 +18,18 @@
 namespace isthmus::plugin {
 namespace {
 
-// Threads that the world joins may be about to take Python's lock: give it up meanwhile.
-void end_world(std::unique_ptr<World> world) {
-  const WithoutGil no_gil;
-  world.reset();
-}
-
 c10::intrusive_ptr<BackendIsthmus> create(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                           int size, milliseconds timeout, std::string name,
                                           const std::vector<std::int64_t>& world_ranks,
                                           std::int64_t restart) {
-  GroupRequest request{.rank = rank,
-                       .size = size,
-                       .restart = restart,
-                       .timeout_ms = timeout.count(),
-                       .name = std::move(name),
-                       .world_ranks = {world_ranks.begin(), world_ranks.end()}};
-  TorchStoreRendezvous rendezvous(store);
-  Result<std::shared_ptr<Group>> group = join(request, rendezvous, end_world);
-  rendezvous.interrupt.rethrow();
-  if (!group.ok()) {
-    raise(group.error());
-  }
-  auto options = c10::make_intrusive<Options>(timeout);
-  options->group_name = request.name;
-  options->global_ranks_in_group.assign(world_ranks.begin(), world_ranks.end());
-  return c10::make_intrusive<BackendIsthmus>(std::move(group).value(), std::move(options), rank,
-                                             size);
+  GroupRequest request;
+  request.rank = rank;
+  request.size = size;
+  request.restart = restart;
+  request.timeout_ms = timeout.count();
+  request.name = std::move(name);
+  request.world_ranks.assign(world_ranks.begin(), world_ranks.end());
+  return BackendIsthmus::create(store, request);
 }
 
 // Refuses a torch that this file was not compiled for: nothing of torch's C++ interface is stable.
@@ -84,6 +69,12 @@ PYBIND11_MODULE(ISTHMUS_SHIM_NAME, module) {
             self.monitoredBarrier(options, true);
           },
           py::arg("timeout") = c10d::kUnsetTimeout, py::call_guard<py::gil_scoped_release>());
+  py::class_<OrderedFuture, std::shared_ptr<OrderedFuture>, torch::jit::PythonFutureWrapper>(
+      module, "Future")
+      .def("then", &OrderedFuture::then, py::arg("callback"))
+      .def("add_done_callback", &OrderedFuture::add_done_callback, py::arg("callback"));
+  py::class_<WorkIsthmus, c10::intrusive_ptr<WorkIsthmus>, c10d::Work>(module, "Work")
+      .def("get_future", &WorkIsthmus::ordered_future, py::call_guard<py::gil_scoped_release>());
   module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"),
              py::arg("timeout"), py::arg("name"), py::arg("world_ranks"), py::arg("restart"),
              py::call_guard<py::gil_scoped_release>());

@@ -10,6 +10,7 @@
 
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
+#include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "plugins/torch/job.h"
 #include "plugins/torch/store.h"
@@ -17,13 +18,59 @@
 
 namespace isthmus::plugin {
 
+// A future whose callbacks' calls go to a communicator of their own (see Group::current()), on
+// whatever thread a callback runs: torch runs it on the caller's when the future is complete
+// already. Only so do the ranks agree on the order of a callback's calls: to them the callbacks of
+// a communicator come in the order of its works, but between other calls of the group they come
+// anywhere. What torch's own Python hooks do (PowerSGD waits for an all_reduce in a callback) would
+// else be paired wrongly.
+//
+// With a second enable_shared_from_this pybind11 takes it for a class without one, and so does not
+// look for the one of the base, from which it cannot come back: that has no virtual function.
+class OrderedFuture final : public torch::jit::PythonFutureWrapper,
+                            public std::enable_shared_from_this<OrderedFuture> {
+ public:
+  OrderedFuture(c10::intrusive_ptr<c10::ivalue::Future> future, std::shared_ptr<Group> group,
+                const Communicator* communicator)
+      : PythonFutureWrapper(std::move(future)),
+        group_(std::move(group)),
+        communicator_(communicator) {}
+
+  std::shared_ptr<OrderedFuture> then(const py::function& callback) const {
+    return std::make_shared<OrderedFuture>(plain()->then(in_order(callback))->fut, group_,
+                                           communicator_);
+  }
+
+  void add_done_callback(const py::function& callback) const {
+    plain()->add_done_callback(in_order(callback));
+  }
+
+ private:
+  std::shared_ptr<PythonFutureWrapper> plain() const {
+    return std::make_shared<PythonFutureWrapper>(fut);
+  }
+
+  py::cpp_function in_order(const py::function& callback) const {
+    return py::cpp_function(
+        [group = group_, communicator = communicator_, callback](const py::object& future) {
+          const CallbackScope scope(communicator);
+          return callback(future);
+        });
+  }
+
+  std::shared_ptr<Group> group_;
+  const Communicator* communicator_;  // lives in group_
+};
+
 // Order of completion: the data, then is_completed(), then the future. Whoever sees first that all
 // parts are done (a waiter, a query or a completion lane) finishes the job.
 class WorkIsthmus final : public c10d::Work {
  public:
-  WorkIsthmus(std::shared_ptr<Group> group, Job job)
+  // communicator: of the group, what the parts run in.
+  WorkIsthmus(std::shared_ptr<Group> group, const Communicator& communicator, Job job)
       : Work(group->whole().rank(), job.type, job.title),
         group_(std::move(group)),
+        communicator_(communicator),
         job_(std::move(job)) {}
 
   // Memory stays alive until the engine is done with it, also when nobody waits.
@@ -45,7 +92,7 @@ class WorkIsthmus final : public c10d::Work {
     rest->outputs = std::move(job_.outputs);
     for (const WorkRef& part : job_.parts) {
       part->on_done([rest = rest]() mutable {
-        const CallbackScope scope;
+        const CallbackScope scope(nullptr);
         rest.reset();
       });
     }
@@ -119,6 +166,12 @@ class WorkIsthmus final : public c10d::Work {
     return future_;
   }
 
+  // The future as Python gets it.
+  static std::shared_ptr<OrderedFuture> ordered_future(
+      const c10::intrusive_ptr<WorkIsthmus>& self) {
+    return std::make_shared<OrderedFuture>(self->getFuture(), self->group_, &self->communicator_);
+  }
+
  private:
   using Step = void (*)(WorkIsthmus& self);
 
@@ -139,7 +192,7 @@ class WorkIsthmus final : public c10d::Work {
     }
   }
 
-  // Runs `step` on a completion lane after the last part, or now when all are done.
+  // Runs `step` after the last part, and after the steps of earlier works: see Work::on_done().
   void when_done(Step step) {
     struct Countdown {
       PendingCallback pending;
@@ -147,7 +200,8 @@ class WorkIsthmus final : public c10d::Work {
       std::atomic<std::size_t> left;
     };
 
-    if (isCompleted()) {
+    if (job_.parts.empty()) {
+      settle();
       step(*this);
       return;
     }
@@ -156,7 +210,7 @@ class WorkIsthmus final : public c10d::Work {
     countdown->left = job_.parts.size();
     for (const WorkRef& part : job_.parts) {
       part->on_done([countdown = countdown, step]() mutable {
-        const CallbackScope scope;
+        const CallbackScope scope(&countdown->self->communicator_);
         if (countdown->left.fetch_sub(1) == 1) {
           countdown->self->settle();
           step(*countdown->self);
@@ -201,6 +255,7 @@ class WorkIsthmus final : public c10d::Work {
   }
 
   std::shared_ptr<Group> group_;
+  const Communicator& communicator_;  // lives in group_
   Job job_;
   std::once_flag once_;
   std::atomic<bool> settled_{false};

@@ -24,6 +24,7 @@ constexpr std::size_t kWatchedMin = 64;
 std::atomic<bool> in_child{false};
 thread_local int callback_depth = 0;
 thread_local std::uint32_t tag_of_thread = 0;
+thread_local const Communicator* callback_of_thread = nullptr;
 
 // NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
@@ -141,7 +142,7 @@ Result<std::shared_ptr<Group>> join(const GroupRequest& request, Rendezvous& sto
     }
   }
   ISTHMUS_ASSIGN(std::shared_ptr<Membership> membership, make_world(request, store, ender));
-  if (request.world_ranks.empty()) {
+  if (request.world_ranks.empty() && !request.apart) {
     Shared& all = shared();
     const std::lock_guard lock(all.mutex);
     all.whole = membership;
@@ -157,23 +158,32 @@ void set_thread_tag(std::uint32_t tag) {
   tag_of_thread = tag;
 }
 
+const Communicator* thread_callback() {
+  return callback_of_thread;
+}
+
 // Ranks make it without waiting for each other: the name tells whose it is.
-Result<Communicator*> Group::tagged(std::uint32_t tag) {
-  const std::lock_guard lock(tagged_mutex_);
-  std::unique_ptr<Communicator>& communicator = tagged_[tag];
+Result<Communicator*> Group::beside() {
+  std::string name(communicator_.name());
+  if (callback_of_thread != nullptr) {
+    name += fmt::format(" in callbacks of {}", callback_of_thread->name());
+  }
+  if (tag_of_thread != 0) {
+    name += fmt::format(" tag {}", tag_of_thread);
+  }
+  const std::lock_guard lock(beside_mutex_);
+  std::unique_ptr<Communicator>& communicator = beside_[name];
   if (communicator == nullptr) {
-    ISTHMUS_ASSIGN(communicator, membership_->world().new_group(
-                                     communicator_.world_ranks(),
-                                     fmt::format("{} tag {}", communicator_.name(), tag),
-                                     communicator_.timeout_ms()));
+    ISTHMUS_ASSIGN(communicator, membership_->world().new_group(communicator_.world_ranks(), name,
+                                                                communicator_.timeout_ms()));
   }
   return communicator.get();
 }
 
 std::vector<Communicator*> Group::all() {
   std::vector<Communicator*> found = {&communicator_};
-  const std::lock_guard lock(tagged_mutex_);
-  for (const auto& [tag, communicator] : tagged_) {
+  const std::lock_guard lock(beside_mutex_);
+  for (const auto& [name, communicator] : beside_) {
     if (communicator != nullptr) {
       found.push_back(communicator.get());
     }
@@ -256,11 +266,17 @@ bool forked() {
   return in_child.load(std::memory_order_relaxed);
 }
 
-CallbackScope::CallbackScope() {
+// The thread's own tag is no part of the callback: another rank may run it on another thread.
+CallbackScope::CallbackScope(const Communicator* communicator)
+    : outer_callback_(callback_of_thread), outer_tag_(tag_of_thread) {
   ++callback_depth;
+  callback_of_thread = communicator;
+  tag_of_thread = 0;
 }
 
 CallbackScope::~CallbackScope() {
+  tag_of_thread = outer_tag_;
+  callback_of_thread = outer_callback_;
   --callback_depth;
 }
 

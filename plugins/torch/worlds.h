@@ -44,10 +44,13 @@ class Membership {
   std::atomic<bool> closed_{false};
 };
 
-// Threads that share a group call it in an order of their own each: a thread's tag names the order
-// that its calls belong to. 0 is the group's own.
+// Calls of a group come in the same order on every rank; of some calls only an order of their own
+// can be told, and these go to a communicator of their own, beside the group's. Which, is a
+// property of the thread: its tag, for threads that share a group (0: none), and the communicator
+// whose completion callback it runs (null: none).
 std::uint32_t thread_tag();
 void set_thread_tag(std::uint32_t tag);
+const Communicator* thread_callback();
 
 // A Communicator with the world it lives in. Shared by the backend object and its running works:
 // the engine must outlive both.
@@ -62,11 +65,11 @@ class Group {
   // The group itself, whatever the thread's tag.
   Communicator& whole() { return communicator_; }
 
-  // What the calls of this thread go to: the group, or the communicator of the thread's tag, made
-  // when a call needs it first.
+  // What the calls of this thread go to: the group, or a communicator of the thread's tag and
+  // callback, made when a call needs it first.
   Result<Communicator*> current() {
-    const std::uint32_t tag = thread_tag();
-    return tag == 0 ? Result<Communicator*>(&communicator_) : tagged(tag);
+    const bool own = thread_tag() == 0 && thread_callback() == nullptr;
+    return own ? Result<Communicator*>(&communicator_) : beside();
   }
 
   Status run(const Call& call, const CallOptions& options) {
@@ -79,10 +82,10 @@ class Group {
 
   void set_timeout_ms(std::int64_t timeout_ms);
 
-  // Ends every operation of the group, of all tags.
+  // Ends every operation of the group, in all its communicators.
   void abort(std::string_view reason);
 
-  // Why the group is over, or one of its tags; null while all are usable.
+  // Why the group is over, or a communicator beside it; null while all are usable.
   std::shared_ptr<const Error> failure();
 
   // Keeps an eye on a work until it is done, for leave().
@@ -94,14 +97,14 @@ class Group {
   void leave(std::string_view reason);
 
  private:
-  Result<Communicator*> tagged(std::uint32_t tag);
+  Result<Communicator*> beside();
   std::vector<Communicator*> all();
 
   std::shared_ptr<Membership> membership_;
   std::unique_ptr<Communicator> owned_;  // null for the group of all ranks
   Communicator& communicator_;
-  std::mutex tagged_mutex_;
-  std::map<std::uint32_t, std::unique_ptr<Communicator>> tagged_;  // live as long as the group
+  std::mutex beside_mutex_;
+  std::map<std::string, std::unique_ptr<Communicator>> beside_;  // live as long as the group
   std::atomic<int> callers_{0};
   std::mutex watched_mutex_;
   std::vector<std::weak_ptr<Work>> watched_;
@@ -114,6 +117,7 @@ struct GroupRequest {
   std::int64_t timeout_ms = -1;
   std::string name;
   std::vector<int> world_ranks;  // empty: the group of all ranks
+  bool apart = false;            // a world of its own, from which no group is made
 };
 
 // A group of all ranks makes a world, and becomes the one that later groups are made from. A group
@@ -128,15 +132,20 @@ void close_all(std::string_view reason, std::int64_t limit_ms);
 // True in a child forked after the first join().
 bool forked();
 
-// Marks the thread as one that runs a completion callback. A world whose last user goes there is
-// ended on a thread of its own: a lane cannot be joined by itself.
+// Marks the thread as one that runs a completion callback of a work of `communicator` (null: of no
+// use to calls). A world whose last user goes there is ended on a thread of its own: a lane cannot
+// be joined by itself.
 class CallbackScope {
  public:
-  CallbackScope();
+  explicit CallbackScope(const Communicator* communicator);
   ~CallbackScope();
 
   CallbackScope(const CallbackScope&) = delete;
   CallbackScope& operator=(const CallbackScope&) = delete;
+
+ private:
+  const Communicator* const outer_callback_;
+  const std::uint32_t outer_tag_;
 };
 
 // Lives as long as a completion callback is asked for or running; close_all() waits for all.

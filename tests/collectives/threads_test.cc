@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <functional>
 #include <future>
 #include <latch>
@@ -110,6 +111,41 @@ TEST_P(Threads, ACallbackMayWaitForItsOwnOperation) {
       std::this_thread::yield();
     }
     EXPECT_EQ(inner.front(), 2.0F * static_cast<float>(world.size()));
+  });
+}
+
+// The second work is done when its callback is asked for, and the first one's callback still runs.
+TEST_P(Threads, CallbacksThatAreAskedForLateKeepTheOrder) {
+  std::latch attached(static_cast<std::ptrdiff_t>(GetParam().size()) - 1);
+  on_ranks(GetParam(), [&](World& world) {
+    std::vector<float> data(100, 1.0F);
+    std::vector<float> more(100, 1.0F);
+    if (world.rank() == 0) {
+      attached.wait();
+      EXPECT_TRUE(world.communicator().run(sum_of(&data)).ok());
+      EXPECT_TRUE(world.communicator().run(sum_of(&more)).ok());
+      return;
+    }
+    std::latch go_on(1);
+    std::latch over(1);
+    std::vector<int> seen;
+    Result<WorkRef> first = world.communicator().start(sum_of(&data));
+    ASSERT_TRUE(first.ok()) << first.error().message;
+    (*first)->on_done([&] {
+      go_on.wait();
+      seen.push_back(1);
+    });
+    attached.count_down();
+    Result<WorkRef> second = world.communicator().start(sum_of(&more));
+    ASSERT_TRUE(second.ok()) << second.error().message;
+    EXPECT_TRUE((*second)->wait(Deadline::after_ms(60'000)).ok());
+    (*second)->on_done([&] {
+      seen.push_back(2);
+      over.count_down();
+    });
+    go_on.count_down();
+    over.wait();
+    EXPECT_EQ(seen, std::vector<int>({1, 2}));
   });
 }
 

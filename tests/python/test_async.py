@@ -37,27 +37,21 @@ def futures() -> None:
 
 
 def order() -> None:
-    """Callbacks of one group run in the order of issue; the works too can be waited for in any.
-
-    Rank 0 starts when the others have attached all callbacks, so that none finds its work done.
+    """Callbacks of one group run in the order of issue, also of works that are done before they are
+    attached; the works can be waited for in any order.
     """
-    rank, size = dist.get_rank(), dist.get_world_size()
-    store = dist.distributed_c10d._get_default_store()
-    if rank == 0:
-        store.wait([f"attached {other}" for other in range(1, size)])
+    size = dist.get_world_size()
     seen: list[int] = []
     tensors = [torch.full((1 + 1000 * (i % 3),), float(i)) for i in range(20)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     futures = [
         work.get_future().then(lambda _, i=i: seen.append(i)) for i, work in enumerate(works)
     ]
-    store.set(f"attached {rank}", "1")
     for work in reversed(works):
         work.wait()
     for future in futures:
         future.wait()
-    assert sorted(seen) == list(range(len(works))), seen
-    assert rank == 0 or seen == sorted(seen), seen
+    assert seen == list(range(len(works))), seen
     for i, tensor in enumerate(tensors):
         assert torch.equal(tensor, torch.full_like(tensor, i * size))
 
@@ -85,6 +79,33 @@ def nested() -> None:
 
     work = dist.all_reduce(torch.ones(2), async_op=True)
     assert work.get_future().then(lambda f: deeper(f, 3)).wait() == 4
+
+
+def between() -> None:
+    """Calls inside callbacks meet each other, wherever the group's other calls stand.
+
+    Some find their work done when they attach the callback: it then runs on this thread, and on
+    another rank on one of ours.
+    """
+    rank, size = dist.get_rank(), dist.get_world_size()
+
+    def again(value: float) -> torch.Tensor:
+        tensor = torch.full((3,), value)
+        dist.all_reduce(tensor)
+        return tensor
+
+    for i in range(40):
+        works = [dist.all_reduce(torch.ones(3), async_op=True) for _ in range(2)]
+        if (i + 1) % size == rank:
+            works[0].wait()
+        inner = [
+            work.get_future().then(lambda _, v=v: again(v))
+            for work, v in zip(works, (10.0 * i, 10.0 * i + 1), strict=True)
+        ]
+        dist.all_reduce(outer := torch.full((3,), 5.0))
+        assert torch.equal(outer, torch.full((3,), 5.0 * size))
+        for future, v in zip(inner, (10.0 * i, 10.0 * i + 1), strict=True):
+            assert torch.equal(future.wait(), torch.full((3,), v * size))
 
 
 def dropped() -> None:
@@ -178,6 +199,7 @@ def sequence() -> None:
         "futures",
         "order",
         "nested",
+        "between",
         "dropped",
         "staged",
         "mixed",

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ import torch.distributed as dist
 
 import isthmus
 from harness import Ranks, run_script
+
+_OPS_FILE = str(Path(__file__).with_name("test_ops.py"))
 
 # Run on the ranks.
 
@@ -167,6 +170,24 @@ def monitored() -> str:
     raise AssertionError("it completed without ranks 1 and 2")
 
 
+def split() -> None:
+    """ProcessGroup.split_group: groups of some ranks, in another order, and of a part of a part."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    whole = dist.group.WORLD.split_group(list(range(size)), group_name="all of them")
+    whole.allreduce([tensor := torch.full((3,), float(rank))]).wait()
+    assert tensor[0].item() == size * (size - 1) / 2
+    first = dist.group.WORLD.split_group([0, 1], group_name="the first two")
+    assert (first is None) == (rank > 1)
+    if first is not None:
+        assert (first.rank(), first.size()) == (rank, 2)
+        first.allreduce([tensor := torch.full((3,), rank + 1.0)]).wait()
+        assert tensor[0].item() == 3.0
+        alone = first.split_group([rank], group_name=f"rank {rank} alone")
+        alone.allreduce([tensor := torch.full((3,), 4.0)]).wait()
+        assert tensor[0].item() == 4.0
+    dist.barrier()
+
+
 def wait_limit() -> None:
     """wait(limit) raises at the limit and leaves the operation running."""
     rank = dist.get_rank()
@@ -187,7 +208,7 @@ def wait_limit() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("function", ["subgroups", "local_groups", "options"])
+@pytest.mark.parametrize("function", ["subgroups", "local_groups", "options", "split"])
 def test_groups(pool, size, function):
     pool(size).call(__file__, function)
 
@@ -257,3 +278,12 @@ dist.destroy_process_group()
 """
     done = run_script(text)
     assert done.returncode == 0, done.stderr
+
+
+def test_detail_debug_mode():
+    """Every kind of call works where torch compares the calls of all ranks first."""
+    with Ranks(2, TORCH_DISTRIBUTED_DEBUG="DETAIL") as ranks:
+        for function in ("coalesced", "functional", "rooted", "all_to_all", "point_to_point",
+                         "sparse", "objects", "barriers"):
+            ranks.call(_OPS_FILE, function)
+        ranks.call(__file__, "subgroups")

@@ -315,6 +315,36 @@ def from_anyone() -> None:
         assert seen == [0] + [3] * (size - 1)
 
 
+def sparse() -> None:
+    """Entries differ from rank to rank, one rank has none; the sum is exact the same for all."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+
+    def held(other: int) -> torch.Tensor:
+        rows = [] if other == 1 else [other, other + 1, 5, 5]
+        values = torch.arange(len(rows) * 3, dtype=torch.float32).reshape(-1, 3) + other
+        return torch.sparse_coo_tensor([rows], values, (9, 3))
+
+    wanted = sum((held(other).to_dense() for other in range(size)), torch.zeros(9, 3))
+    tensor = held(rank)
+    dist.all_reduce(tensor)
+    equal(tensor.to_dense(), wanted)
+    work = dist.all_reduce(tensor := held(rank), dist.ReduceOp.AVG, async_op=True)
+    work.wait()
+    equal(tensor.to_dense(), wanted / size)
+    odd = torch.sparse_coo_tensor([[0]], [1.0], (9 + rank,))
+    try:
+        dist.all_reduce(odd)
+        raise AssertionError("shapes differ")
+    except RuntimeError as error:
+        # The second is torch's own, in its debug mode.
+        assert "differ in type, shape" in str(error) or "Detected mismatch" in str(error), error
+    try:
+        dist.all_reduce(held(rank), dist.ReduceOp.MAX)
+        raise AssertionError("MAX of sparse tensors")
+    except RuntimeError as error:
+        assert "takes SUM and AVG only" in str(error), error
+
+
 def scaled_sum() -> None:
     rank = dist.get_rank()
     tensor = value(rank, 1021, torch.float32)
@@ -394,6 +424,7 @@ def test_lists(pool, size, uneven):
         "all_to_all_beside_messages",
         "point_to_point",
         "from_anyone",
+        "sparse",
         "scaled_sum",
         "objects",
         "barriers",

@@ -109,11 +109,6 @@ class Judge:
         return good
 
 
-# PowerSGD's callbacks issue operations in an order that differs between ranks; operations pair by
-# their order so far, so these are refused.
-_BY_NAME_ONLY = {"ddp_powersgd"}
-
-
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", default="isthmus")
@@ -134,7 +129,7 @@ def main() -> int:
     judge = Judge(args)
     names = args.cases.split(",")
     if args.cases == "all":
-        names = [name for name in STRATEGIES if name not in _BY_NAME_ONLY]
+        names = list(STRATEGIES)
     if RANK == 0:
         print(
             f"{args.backend}, {SIZE} ranks, {args.size}, {args.steps} steps\n"

@@ -115,6 +115,8 @@ def monitored_barrier(group=None, timeout=None, wait_all_ranks=True):
 
     group = group if group is not None else distributed.group.WORLD
     backend = group._get_backend(torch.device("cpu"))
+    # TORCH_DISTRIBUTED_DEBUG=DETAIL puts one around it.
+    backend = getattr(backend, "wrapped_pg", backend)
     if not isinstance(backend, _torch.load().Backend):
         raise ValueError(
             f"isthmus.monitored_barrier takes groups of isthmus; this one is of {backend.name()}."
