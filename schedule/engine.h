@@ -76,6 +76,8 @@ class Engine {
     std::int64_t deadline_ns = Deadline::kNever;
     bool posted = false;
     bool done = false;
+    std::optional<Error> lost;  // its peer is gone or has left; who is to blame may yet be heard
+    std::int64_t lost_ns = 0;   // since when
     WorkRef work;
   };
 
@@ -127,6 +129,9 @@ class Engine {
     std::int64_t since_ns = 0;    // idle since then, 0: not yet asked
     std::int64_t checked_ns = 0;  // last slow look, 0: none yet
   };
+
+  // How long whoever was lost sight of waits for its verdict.
+  static constexpr std::int64_t kSuspectNs = 200'000'000;
 
   // How the wait of a caller ended.
   enum class Ended : std::uint8_t { kDone, kLate, kInterrupted };
@@ -194,6 +199,8 @@ class Engine {
   void settle_mismatch(Run& run, std::int64_t now_ns);
   void time_out(Run& run, std::int64_t now_ns);
   void time_out_transfer(Transfer& transfer);
+  void lose_transfer(Transfer& transfer, Code code);
+  void check_transfer(Transfer& transfer, std::int64_t now_ns);
   void tell(Channel& channel, std::uint32_t sequence, Notice::Kind kind, const Error& error);
   void refuse(Channel& channel, std::uint32_t sequence, const Error& error);
   void refuse_sent(Channel& channel, const Notice& notice);

@@ -17,9 +17,6 @@ namespace {
 // How long a rank that saw a foreign signature collects the others', to name the odd one.
 constexpr std::int64_t kSettleNs = 500'000'000;
 
-// How long another node's rank that was lost sight of waits for its verdict.
-constexpr std::int64_t kSuspectNs = 200'000'000;
-
 // Between two words of a run to other nodes about whom it waits for.
 constexpr std::int64_t kTellEveryNs = 20'000'000;
 
@@ -525,8 +522,8 @@ void Engine::check(std::int64_t now_ns) {
     }
   }
   for (std::size_t i = transfers_.size(); i-- > 0;) {
-    if (i < transfers_.size() && now_ns >= transfers_[i]->deadline_ns) {
-      time_out_transfer(*transfers_[i]);
+    if (i < transfers_.size()) {
+      check_transfer(*transfers_[i], now_ns);
     }
   }
 }

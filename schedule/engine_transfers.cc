@@ -94,7 +94,7 @@ bool Engine::post_transfers() {
   // Walked by index: a transfer that ends takes itself out.
   for (std::size_t i = 0; i < transfers_.size();) {
     Transfer& transfer = *transfers_[i];
-    if (transfer.posted || (!is_bound(transfer) && !find_source(transfer))) {
+    if (transfer.posted || transfer.lost || (!is_bound(transfer) && !find_source(transfer))) {
       ++i;
       continue;
     }
@@ -104,7 +104,13 @@ bool Engine::post_transfers() {
         transfer.is_recv ? lane.post_recv(transfer.tag, transfer.info, transfer.into, token)
                          : lane.post_send(transfer.tag, transfer.info, transfer.data, token);
     if (!posted.ok()) {
-      finish_transfer(transfer, posted.error());
+      const Code code = posted.error().code;
+      if (code == Code::kPeerDead || code == Code::kAborted) {
+        lose_transfer(transfer, code);
+        ++i;
+      } else {
+        finish_transfer(transfer, posted.error());
+      }
       moved = true;
       continue;
     }
@@ -154,6 +160,23 @@ void Engine::time_out_transfer(Transfer& transfer) {
   fail_channel(channel, error, true);
 }
 
+// Its peer is gone or has left. It may only have fallen with another: the first cause gets a moment
+// to be heard.
+void Engine::lose_transfer(Transfer& transfer, Code code) {
+  const int peer = transfer.channel->world_ranks[transfer.peer];
+  const bool left = code == Code::kAborted || departed(peer);
+  transfer.lost = left ? left_error(peer) : gone_error(peer);
+  transfer.lost_ns = monotonic_ns();
+}
+
+void Engine::check_transfer(Transfer& transfer, std::int64_t now_ns) {
+  if (transfer.lost && (first_death_ || now_ns - transfer.lost_ns >= kSuspectNs)) {
+    finish_transfer(transfer, first_cause(*transfer.lost));
+  } else if (now_ns >= transfer.deadline_ns) {
+    time_out_transfer(transfer);
+  }
+}
+
 // The end of a message of our own, from outside of the schedules.
 void Engine::handle_transfer(const Completion& completion) {
   Transfer& transfer = *static_cast<Transfer*>(completion.token.owner);
@@ -165,14 +188,13 @@ void Engine::handle_transfer(const Completion& completion) {
     finish_transfer(transfer, std::nullopt);
     return;
   }
+  if (completion.code == Code::kAborted || completion.code == Code::kPeerDead) {
+    lose_transfer(transfer, completion.code);
+    return;
+  }
   const int peer = transfer.channel->world_ranks[transfer.peer];
-  const bool over = completion.code == Code::kPeerDead;
   Error error = error_of(completion);
-  if (completion.code == Code::kAborted || (over && departed(peer))) {
-    error = left_error(peer);
-  } else if (over) {
-    error = gone_error(peer);
-  } else if (completion.code == Code::kMismatch) {
+  if (completion.code == Code::kMismatch) {
     error.message = fmt::format("sizes differ: {} bytes here, {} bytes on rank {}",
                                 transfer.is_recv ? transfer.into.size() : transfer.data.size(),
                                 completion.peer_info.count, peer);
