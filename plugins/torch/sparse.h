@@ -80,7 +80,8 @@ inline void reduce_sparse(const Tensor& tensor, int ranks, const ReduceOp& op,
        .count = sizeof(SparseShape) / sizeof(std::int64_t)});
   std::vector<std::int64_t> index_lengths;
   std::vector<std::int64_t> value_lengths;
-  std::int64_t dense = 1;  // elements of one value
+  std::int64_t entries = 0;  // of all ranks
+  std::int64_t dense = 1;    // elements of one value
   for (std::int64_t i = own.sparse_dim(); i < own.dim(); ++i) {
     dense *= own.size(i);
   }
@@ -89,19 +90,15 @@ inline void reduce_sparse(const Tensor& tensor, int ranks, const ReduceOp& op,
       refuse(Code::kMismatch, c10::str("isthmus all_reduce: the sparse tensors of ranks 0 and ",
                                        rank, " differ in type, shape or sparse dimensions."));
     }
+    entries += shapes[rank].entries;
     index_lengths.push_back(shapes[rank].entries * own.sparse_dim());
     value_lengths.push_back(shapes[rank].entries * dense);
   }
   const Tensor indices = gathered(own._indices().contiguous(), index_lengths, run);
   const Tensor values = gathered(own._values().contiguous(), value_lengths, run);
-  Tensors blocks;
-  std::int64_t at = 0;
-  std::int64_t entries = 0;
-  for (const SparseShape& one : shapes) {
-    const std::int64_t length = one.entries * own.sparse_dim();
-    blocks.push_back(indices.narrow(0, at, length).view({own.sparse_dim(), one.entries}));
-    at += length;
-    entries += one.entries;
+  Tensors blocks = indices.split_with_sizes(index_lengths);
+  for (std::size_t rank = 0; rank < blocks.size(); ++rank) {
+    blocks[rank] = blocks[rank].view({own.sparse_dim(), shapes[rank].entries});
   }
   std::vector<std::int64_t> value_sizes = own._values().sizes().vec();
   value_sizes[0] = entries;

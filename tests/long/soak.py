@@ -259,7 +259,7 @@ def until_killed(seed: int) -> dict[str, object]:
             dist.barrier()
     except dist.DistBackendError as error:
         found = {"at": time.time(), "text": str(error)}
-        # as a program ends that does not catch it: the ranks of other groups hear of it so.
+        # As a program ends that does not catch it: the ranks of other groups hear of it so.
         dist.destroy_process_group()
         return found
     raise AssertionError("nobody was killed")

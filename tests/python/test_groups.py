@@ -171,7 +171,7 @@ def monitored() -> str:
 
 
 def split() -> None:
-    """ProcessGroup.split_group: groups of some ranks, in another order, and of a part of a part."""
+    """ProcessGroup.split_group: groups of all ranks, of some, and of a part of a part."""
     rank, size = dist.get_rank(), dist.get_world_size()
     whole = dist.group.WORLD.split_group(list(range(size)), group_name="all of them")
     whole.allreduce([tensor := torch.full((3,), float(rank))]).wait()

@@ -63,9 +63,10 @@ def _call(op, size, ranks):
         def right(group):
             tensor.fill_(rank + 1.0)
             run(group)
-            return bool((tensor == ranks * (ranks + 1) / 2).all())
+            exact = bool((tensor == ranks * (ranks + 1) / 2).all())
+            tensor.zero_()  # what is measured next: stays zero, however often it is summed
+            return exact
 
-        tensor.zero_()  # stays zero, however often it is summed
         return run, right
     if op == "all_gather":
         own, whole = torch.full((count // ranks,), rank + 1.0), torch.empty(count)
