@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,14 +16,14 @@
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
 #include "plugins/torch/checks.h"
+#include "plugins/torch/issuer.h"
 #include "plugins/torch/job.h"
+#include "plugins/torch/pooled_tensor.h"
 #include "plugins/torch/sparse.h"
 #include "plugins/torch/work.h"
 #include "plugins/torch/worlds.h"
 
 namespace isthmus::plugin {
-
-using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 struct Options final : c10d::Backend::Options {
   explicit Options(milliseconds limit = kBackendDefaultTimeout)
@@ -41,6 +42,7 @@ class BackendIsthmus final : public c10d::Backend {
                  const GroupRequest& request)
       : Backend(request.rank, request.size),
         group_(std::move(group)),
+        issuer_(group_),
         options_(std::move(options)),
         restart_(request.restart) {
     init();
@@ -74,22 +76,23 @@ class BackendIsthmus final : public c10d::Backend {
     check_tensor(tensor, "all_reduce");
     Call call =
         reduce_call(OpKind::kAllReduce, tensor, tensor.numel(), opts.reduceOp, "all_reduce");
-    if (!opts.asyncOp && plain(tensor)) [[likely]] {
+    if (issuer_.runs_inline(opts.asyncOp) && plain(tensor)) [[likely]] {
       call.input = call.output = tensor.mutable_data_ptr();
-      return run_now(call, opts.timeout);
+      return issuer_.run(call, opts.timeout);
     }
     Job job = new_job(OpType::ALLREDUCE, "isthmus:all_reduce", opts, {tensor});
     call.input = call.output = job.in_place(tensor, true, true);
     job.calls.push_back(call);
-    return issue(std::move(job));
+    return issuer_.issue(std::move(job));
   }
 
   // Runs here and now: how much there is to gather is known only when the ranks have met.
   WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override {
     const Tensor& tensor = only(tensors, "all_reduce");
     reduce_sparse(tensor, getSize(), opts.reduceOp,
-                  [&](const Call& call) { run_now(call, opts.timeout); });
-    return issue(new_job(OpType::_ALLREDUCE_SPARSE, "isthmus:all_reduce_sparse", opts, {tensor}));
+                  [&](const Call& call) { issuer_.run(call, opts.timeout); });
+    return issuer_.issue(
+        new_job(OpType::_ALLREDUCE_SPARSE, "isthmus:all_reduce_sparse", opts, {tensor}));
   }
 
   WorkPtr allreduce_coalesced(Tensors& tensors,
@@ -102,7 +105,7 @@ class BackendIsthmus final : public c10d::Backend {
       call.input = call.output = job.in_place(tensor, true, true);
       job.calls.push_back(call);
     }
-    return issue(std::move(job));
+    return issuer_.issue(std::move(job));
   }
 
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override {
@@ -115,7 +118,7 @@ class BackendIsthmus final : public c10d::Backend {
     call.input = job.in_place(tensor, true, root);
     call.output = root ? const_cast<void*>(call.input) : nullptr;
     job.calls.push_back(call);
-    return issue(std::move(job));
+    return issuer_.issue(std::move(job));
   }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override {
@@ -123,26 +126,26 @@ class BackendIsthmus final : public c10d::Backend {
     check_tensor(tensor, "broadcast");
     Call call = move_call(OpKind::kBroadcast, tensor, tensor.numel());
     call.root = static_cast<std::uint32_t>(opts.rootRank);
-    if (!opts.asyncOp && plain(tensor)) [[likely]] {
+    if (issuer_.runs_inline(opts.asyncOp) && plain(tensor)) [[likely]] {
       call.input = call.output = tensor.mutable_data_ptr();
-      return run_now(call, opts.timeout);
+      return issuer_.run(call, opts.timeout);
     }
     const bool root = opts.rootRank == getRank();
     Job job = new_job(OpType::BROADCAST, "isthmus:broadcast", opts, {tensor});
     call.input = call.output = job.in_place(tensor, root, !root);
     job.calls.push_back(call);
-    return issue(std::move(job));
+    return issuer_.issue(std::move(job));
   }
 
   WorkPtr _allgather_base(Tensor& output, Tensor& input,
                           const c10d::AllgatherOptions& opts) override {
     Job job = new_job(OpType::_ALLGATHER_BASE, "isthmus:all_gather", opts, {});
-    if (!opts.asyncOp && plain(output) && plain(input)) [[likely]] {
-      return run_now(gather_call(job, output, input), opts.timeout);
+    if (issuer_.runs_inline(opts.asyncOp) && plain(output) && plain(input)) [[likely]] {
+      return issuer_.run(gather_call(job, output, input), opts.timeout);
     }
     job.outputs = {output};
     job.calls.push_back(gather_call(job, output, input));
-    return issue(std::move(job));
+    return issuer_.issue(std::move(job));
   }
 
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
@@ -152,39 +155,46 @@ class BackendIsthmus final : public c10d::Backend {
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       job.calls.push_back(gather_call(job, outputs[i], inputs[i]));
     }
-    return issue(std::move(job));
+    return issuer_.issue(std::move(job));
   }
 
-  // Lists of unequal sizes are gathered in blocks of the largest.
   WorkPtr allgather(TensorLists& output_lists, Tensors& inputs,
                     const c10d::AllgatherOptions& opts) override {
     const Tensor& input = only(inputs, "all_gather");
     const Tensors& list = only_list(output_lists, "all_gather", input, getSize());
-    const std::int64_t width = widest(list);
-    check_sizes("all_gather", list[own()].numel(), input.numel());
     Job job = new_job(OpType::ALLGATHER, "isthmus:all_gather", opts, list);
     job.nested = true;
-    Call call = move_call(OpKind::kAllGather, input, width);
-    call.output = job.blocks(list, width, false, true);
-    if (input.numel() == width) {
-      call.input = job.in_place(input, true, false);
-    } else {
-      copy_all({{job.copies[own()].from, input}});
-      call.input = static_cast<char*>(call.output) + own() * call.count * dtype_bytes(call.dtype);
+    job.calls.push_back(gather_list_call(job, list, input));
+    return issuer_.issue(std::move(job));
+  }
+
+  // One list of outputs for each rank, in each as many tensors as there are inputs.
+  WorkPtr allgather_coalesced(TensorLists& output_lists, Tensors& inputs,
+                              const c10d::AllgatherOptions& opts) override {
+    check_sizes("all_gather", static_cast<std::size_t>(getSize()), output_lists.size());
+    Job job = new_job(OpType::COALESCED, "isthmus:all_gather_coalesced", opts, {});
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      TensorLists list(1);
+      for (const Tensors& of_rank : output_lists) {
+        check_sizes("all_gather", inputs.size(), of_rank.size());
+        list[0].push_back(of_rank[i]);
+      }
+      only_list(list, "all_gather", inputs[i], getSize());
+      job.calls.push_back(gather_list_call(job, list[0], inputs[i]));
+      job.outputs.insert(job.outputs.end(), list[0].begin(), list[0].end());
     }
-    job.calls.push_back(call);
-    return issue(std::move(job));
+    return issuer_.issue(std::move(job));
   }
 
   WorkPtr _reduce_scatter_base(Tensor& output, Tensor& input,
                                const c10d::ReduceScatterOptions& opts) override {
     Job job = new_job(OpType::_REDUCE_SCATTER_BASE, "isthmus:reduce_scatter", opts, {});
-    if (!opts.asyncOp && plain(output) && plain(input)) [[likely]] {
-      return run_now(scatter_call(job, output, input, opts.reduceOp), opts.timeout);
+    if (issuer_.runs_inline(opts.asyncOp) && plain(output) && plain(input)) [[likely]] {
+      return issuer_.run(scatter_call(job, output, input, opts.reduceOp), opts.timeout);
     }
     job.outputs = {output};
     job.calls.push_back(scatter_call(job, output, input, opts.reduceOp));
-    return issue(std::move(job));
+    return issuer_.issue(std::move(job));
   }
 
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
@@ -195,7 +205,7 @@ class BackendIsthmus final : public c10d::Backend {
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       job.calls.push_back(scatter_call(job, outputs[i], inputs[i], opts.reduceOp));
     }
-    return issue(std::move(job));
+    return issuer_.issue(std::move(job));
   }
 
   WorkPtr reduce_scatter(Tensors& outputs, TensorLists& input_lists,
@@ -216,7 +226,7 @@ class BackendIsthmus final : public c10d::Backend {
       call.output = block.mutable_data_ptr();
     }
     job.calls.push_back(call);
-    return issue(std::move(job));
+    return issuer_.issue(std::move(job));
   }
 
   WorkPtr gather(TensorLists& output_lists, Tensors& inputs,
@@ -235,7 +245,7 @@ class BackendIsthmus final : public c10d::Backend {
       call.output = job.blocks(list, input.numel(), false, true);
     }
     job.calls.push_back(call);
-    return issue(std::move(job));
+    return issuer_.issue(std::move(job));
   }
 
   WorkPtr scatter(Tensors& outputs, TensorLists& input_lists,
@@ -252,7 +262,7 @@ class BackendIsthmus final : public c10d::Backend {
     }
     call.output = job.in_place(output, false, true);
     job.calls.push_back(call);
-    return issue(std::move(job));
+    return issuer_.issue(std::move(job));
   }
 
   // Tensors of any lengths, each sent from where it lies.
@@ -293,7 +303,7 @@ class BackendIsthmus final : public c10d::Backend {
       call.output_counts = job.counts[1];
     }
     job.calls.push_back(call);
-    return issue(std::move(job));
+    return issuer_.issue(std::move(job));
   }
 
   WorkPtr send(Tensors& tensors, int peer, int tag) override {
@@ -301,8 +311,9 @@ class BackendIsthmus final : public c10d::Backend {
     check_tensor(tensor, "send");
     Job job = new_job(OpType::SEND, "isthmus:send", c10d::AllToAllOptions(), {tensor});
     const Chunk piece = chunk(job, tensor, true, false);
-    return issue(std::move(job), [&](Communicator& communicator, WorkIsthmus& work) {
-      work.add(taken(communicator.start_send(piece.data, piece.bytes, peer, user_tag(tag))));
+    return issuer_.issue(std::move(job), [&](Communicator& communicator, WorkIsthmus& work) {
+      work.add(
+          Issuer::taken(communicator.start_send(piece.data, piece.bytes, peer, user_tag(tag))));
     });
   }
 
@@ -311,8 +322,9 @@ class BackendIsthmus final : public c10d::Backend {
     check_tensor(tensor, "recv");
     Job job = new_job(OpType::RECV, "isthmus:recv", c10d::AllToAllOptions(), {tensor});
     const Chunk piece = chunk(job, tensor, false, true);
-    return issue(std::move(job), [&](Communicator& communicator, WorkIsthmus& work) {
-      work.add(taken(communicator.start_recv(piece.data, piece.bytes, peer, user_tag(tag))));
+    return issuer_.issue(std::move(job), [&](Communicator& communicator, WorkIsthmus& work) {
+      work.add(
+          Issuer::taken(communicator.start_recv(piece.data, piece.bytes, peer, user_tag(tag))));
     });
   }
 
@@ -322,22 +334,61 @@ class BackendIsthmus final : public c10d::Backend {
     Job job =
         new_job(OpType::RECVANYSOURCE, "isthmus:recvAnySource", c10d::AllToAllOptions(), {tensor});
     const Chunk piece = chunk(job, tensor, false, true);
-    return issue(std::move(job), [&](Communicator& communicator, WorkIsthmus& work) {
-      work.add(taken(communicator.start_recv_any(piece.data, piece.bytes, user_tag(tag))));
+    return issuer_.issue(std::move(job), [&](Communicator& communicator, WorkIsthmus& work) {
+      work.add(Issuer::taken(communicator.start_recv_any(piece.data, piece.bytes, user_tag(tag))));
     });
   }
 
   WorkPtr barrier(const c10d::BarrierOptions& opts) override {
-    if (!opts.asyncOp) {
-      return run_now({}, opts.timeout);
+    if (issuer_.runs_inline(opts.asyncOp)) {
+      return issuer_.run({}, opts.timeout);
     }
     Job job = new_job(OpType::BARRIER, "isthmus:barrier", opts, {});
     job.calls.emplace_back();
-    return issue(std::move(job));
+    return issuer_.issue(std::move(job));
   }
 
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_all_ranks*/) override {
-    run_now({}, opts.timeout);
+    issuer_.run({}, opts.timeout);
+  }
+
+  bool supportsCoalescing() const override { return true; }
+
+  // The asynchronous operations that this thread issues until endCoalescing() get a work for them
+  // all, beside their own. They start at once.
+  void startCoalescing() override { issuer_.gatherer().start(); }
+
+  WorkPtr endCoalescing() override {
+    Works works;
+    if (!issuer_.gatherer().end(works)) {
+      refuse(Code::kInvalidArgument,
+             "isthmus: a group of operations ends that this thread has not started.");
+    }
+    return c10::make_intrusive<WorkGroup>(getRank(), std::move(works));
+  }
+
+  void registerOnCompletionHook(
+      std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override {
+    if (hasHooks()) {
+      refuse(Code::kInvalidArgument, "isthmus: this group has a completion hook already.");
+    }
+    // A copy of the hook would need Python's lock.
+    auto shared = std::make_shared<Observer::Hook>(std::move(hook));
+    onCompletionHook_ = [shared](std::shared_ptr<c10d::WorkInfo> info) {
+      (*shared)(std::move(info));
+    };
+    issuer_.observer().set_hook(std::move(shared));
+  }
+
+  void waitForPendingWorks() override { issuer_.observer().wait_until_idle(); }
+
+  void enableCollectivesTiming() override { issuer_.observer().enable_timing(); }
+
+  bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0; }  // of the CPU
+
+  // `size` elements, one-dimensional, with undefined contents.
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override {
+    return pooled_tensor(size, options);
   }
 
   // Every group counts from 0 by itself; nothing is to be agreed on.
@@ -425,25 +476,6 @@ class BackendIsthmus final : public c10d::Backend {
 
   std::size_t own() const { return static_cast<std::size_t>(getRank()); }
 
-  static CallOptions limit(milliseconds timeout) {
-    return {.timeout_ms = timeout.count() > 0 ? timeout.count() : -1};
-  }
-
-  Communicator& current() const {
-    const Result<Communicator*> communicator = group_->current();
-    if (!communicator.ok()) {
-      raise(communicator.error());
-    }
-    return **communicator;
-  }
-
-  static WorkRef taken(Result<WorkRef> result) {
-    if (!result.ok()) {
-      raise(result.error());
-    }
-    return std::move(result).value();
-  }
-
   template <typename CallOpts>
   static Job new_job(OpType type, const char* title, const CallOpts& opts, Tensors outputs) {
     Job job;
@@ -463,6 +495,21 @@ class BackendIsthmus final : public c10d::Backend {
     Call call = move_call(OpKind::kAllGather, input, input.numel());
     call.input = job.in_place(input, true, false);
     call.output = job.in_place(output, false, true);
+    return call;
+  }
+
+  // Lists of unequal sizes are gathered in blocks of the largest.
+  Call gather_list_call(Job& job, const Tensors& list, const Tensor& input) const {
+    const std::int64_t width = widest(list);
+    check_sizes("all_gather", list[own()].numel(), input.numel());
+    Call call = move_call(OpKind::kAllGather, input, width);
+    call.output = job.blocks(list, width, false, true);
+    if (input.numel() == width) {
+      call.input = job.in_place(input, true, false);
+    } else {
+      copy_all({{job.copies[job.copies.size() - list.size() + own()].from, input}});
+      call.input = static_cast<char*>(call.output) + own() * call.count * dtype_bytes(call.dtype);
+    }
     return call;
   }
 
@@ -499,87 +546,33 @@ class BackendIsthmus final : public c10d::Backend {
 
   // Each rank sends one chunk to every rank and receives one from it; empty ones do not travel.
   WorkPtr exchange(Job job, const std::vector<Chunk>& sends, const std::vector<Chunk>& receives) {
-    const CallOptions options = limit(job.timeout);
+    const CallOptions options = Issuer::limit(job.timeout);
     check_sizes("exchange with itself", sends[own()].bytes, receives[own()].bytes);
     if (sends[own()].bytes > 0 && sends[own()].data != receives[own()].data) {
       std::memmove(receives[own()].data, sends[own()].data, sends[own()].bytes);
     }
-    return issue(std::move(job), [&](Communicator& communicator, WorkIsthmus& work) {
+    return issuer_.issue(std::move(job), [&](Communicator& communicator, WorkIsthmus& work) {
       for (int i = 1; i < getSize(); ++i) {
         const int peer = (getRank() + i) % getSize();
         const Chunk& piece = receives[static_cast<std::size_t>(peer)];
         if (piece.bytes > 0) {
-          work.add(
-              taken(communicator.start_recv(piece.data, piece.bytes, peer, kInternalTag, options)));
+          work.add(Issuer::taken(
+              communicator.start_recv(piece.data, piece.bytes, peer, kInternalTag, options)));
         }
       }
       for (int i = 1; i < getSize(); ++i) {
         const int peer = (getRank() + i) % getSize();
         const Chunk& piece = sends[static_cast<std::size_t>(peer)];
         if (piece.bytes > 0) {
-          work.add(
-              taken(communicator.start_send(piece.data, piece.bytes, peer, kInternalTag, options)));
+          work.add(Issuer::taken(
+              communicator.start_send(piece.data, piece.bytes, peer, kInternalTag, options)));
         }
       }
     });
   }
 
-  WorkPtr run_now(const Call& call, milliseconds timeout) {
-    if (forked()) [[unlikely]] {
-      refuse_forked();
-    }
-    Interrupt interrupt;
-    CallOptions options = limit(timeout);
-    options.keep_waiting = [&interrupt] { return interrupt.keep_waiting(); };
-    const Status status = group_->run(call, options);
-    interrupt.rethrow();
-    if (!status.ok()) [[unlikely]] {
-      raise(status.error());
-    }
-    return {};
-  }
-
-  [[noreturn]] static void refuse_forked() {
-    refuse(Code::kUnsupported,
-           "This process was forked from a rank of isthmus and is no rank itself: "
-           "communicate in the parent, or start workers with spawn.");
-  }
-
-  WorkPtr issue(Job job) {
-    if (!job.async) {
-      for (const Call& call : job.calls) {
-        run_now(call, job.timeout);
-      }
-      copy_all(job.copies);
-      return {};
-    }
-    const std::vector<Call> calls = std::move(job.calls);
-    const CallOptions options = limit(job.timeout);
-    return issue(std::move(job), [&](Communicator& communicator, WorkIsthmus& work) {
-      for (const Call& call : calls) {
-        work.add(taken(communicator.start(call, options)));
-      }
-    });
-  }
-
-  // Starts the parts of a job. When one cannot start, those before it run on with their memory.
-  template <typename Start>
-  WorkPtr issue(Job job, Start start) {
-    if (forked()) [[unlikely]] {
-      refuse_forked();
-    }
-    const bool async = job.async;
-    Communicator& communicator = current();
-    auto work = c10::make_intrusive<WorkIsthmus>(group_, communicator, std::move(job));
-    start(communicator, *work);
-    work->started();
-    if (!async) {
-      work->finish_call();
-    }
-    return async ? WorkPtr(std::move(work)) : WorkPtr();
-  }
-
   std::shared_ptr<Group> group_;
+  Issuer issuer_;
   c10::intrusive_ptr<Options> options_;
   const std::int64_t restart_;
 };

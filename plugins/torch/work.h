@@ -6,6 +6,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include <ATen/core/ivalue.h>
@@ -13,6 +14,7 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "plugins/torch/job.h"
+#include "plugins/torch/observer.h"
 #include "plugins/torch/store.h"
 #include "plugins/torch/worlds.h"
 
@@ -103,9 +105,15 @@ class WorkIsthmus final : public c10d::Work {
     job_.parts.push_back(std::move(part));
   }
 
+  // Before started(): the operation is one that somebody follows.
+  void observe(Observation observation) { observation_.emplace(std::move(observation)); }
+
   // Called once, when all parts are started.
   void started() {
-    if (!job_.copies.empty() || recordFunctionEndCallback_) {
+    if (observation_.has_value()) {
+      // Not when it settles: a hook may take Python's lock, which whoever settles may hold.
+      when_done([](WorkIsthmus& self) { self.observation_->end(); });
+    } else if (!job_.copies.empty() || recordFunctionEndCallback_) {
       when_done([](WorkIsthmus&) {});
     }
   }
@@ -153,6 +161,17 @@ class WorkIsthmus final : public c10d::Work {
 
   std::uint64_t getSequencenumber() const override {
     return job_.parts.empty() ? 0 : job_.parts.front()->sequence();
+  }
+
+  // Milliseconds from the issue until all was done; of an operation that is observed.
+  float getDuration() const override {
+    if (!observation_.has_value() || !settled_.load(std::memory_order_acquire)) {
+      refuse(Code::kUnsupported, observation_.has_value()
+                                     ? "isthmus: this work has no duration yet: wait for it first."
+                                     : "isthmus: the duration of this work was not measured: call "
+                                       "backend._enable_collectives_timing() before it is issued.");
+    }
+    return observation_->milliseconds();
   }
 
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
@@ -239,6 +258,9 @@ class WorkIsthmus final : public c10d::Work {
       for (Copy& copy : job_.copies) {
         copy.from.reset();
       }
+      if (observation_.has_value()) {
+        observation_->stop();
+      }
       settled_.store(true, std::memory_order_release);
       finish(failed);
     });
@@ -257,6 +279,7 @@ class WorkIsthmus final : public c10d::Work {
   std::shared_ptr<Group> group_;
   const Communicator& communicator_;  // lives in group_
   Job job_;
+  std::optional<Observation> observation_;
   std::once_flag once_;
   std::atomic<bool> settled_{false};
   std::mutex future_mutex_;

@@ -1,0 +1,130 @@
+#pragma once
+
+// Included by shim.cc only: how a call of the backend runs.
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "plugins/torch/job.h"
+#include "plugins/torch/observer.h"
+#include "plugins/torch/store.h"
+#include "plugins/torch/work.h"
+#include "plugins/torch/work_group.h"
+#include "plugins/torch/worlds.h"
+
+namespace isthmus::plugin {
+
+// Runs the calls of one group: on the caller's thread, which leaves no work behind, or as a work.
+// Thread rule: any thread, without Python's lock.
+class Issuer {
+ public:
+  explicit Issuer(std::shared_ptr<Group> group) : group_(std::move(group)) {}
+
+  Observer& observer() { return *observer_; }
+
+  Gatherer& gatherer() { return gatherer_; }
+
+  // True when a call needs no job: it leaves no work, and nobody is to be told of it.
+  bool runs_inline(bool async) const { return !async && !observer_->active(); }
+
+  WorkPtr run(const Call& call, milliseconds timeout) {
+    if (forked()) [[unlikely]] {
+      refuse_forked();
+    }
+    Interrupt interrupt;
+    CallOptions options = limit(timeout);
+    options.keep_waiting = [&interrupt] { return interrupt.keep_waiting(); };
+    const Status status = group_->run(call, options);
+    interrupt.rethrow();
+    if (!status.ok()) [[unlikely]] {
+      raise(status.error());
+    }
+    return {};
+  }
+
+  // The job's collectives, in order.
+  WorkPtr issue(Job job) {
+    if (!job.async) {
+      const std::optional<Observation> observation = observe(job);
+      for (const Call& call : job.calls) {
+        run(call, job.timeout);
+      }
+      copy_all(job.copies);
+      return {};
+    }
+    const std::vector<Call> calls = std::move(job.calls);
+    const CallOptions options = limit(job.timeout);
+    return issue(std::move(job), [&](Communicator& communicator, WorkIsthmus& work) {
+      for (const Call& call : calls) {
+        work.add(taken(communicator.start(call, options)));
+      }
+    });
+  }
+
+  // Starts the parts of a job: start(communicator, work) adds them to the work. When one cannot
+  // start, those before it run on with their memory.
+  template <typename Start>
+  WorkPtr issue(Job job, Start start) {
+    if (forked()) [[unlikely]] {
+      refuse_forked();
+    }
+    const bool async = job.async;
+    std::optional<Observation> observation = observe(job);
+    Communicator& communicator = taken(group_->current());
+    auto work = c10::make_intrusive<WorkIsthmus>(group_, communicator, std::move(job));
+    if (observation.has_value()) {
+      work->observe(*std::move(observation));
+    }
+    start(communicator, *work);
+    work->started();
+    if (!async) {
+      work->finish_call();
+      return {};
+    }
+    gatherer_.add(work);
+    return work;
+  }
+
+  static CallOptions limit(milliseconds timeout) {
+    return {.timeout_ms = timeout.count() > 0 ? timeout.count() : -1};
+  }
+
+  static WorkRef taken(Result<WorkRef> result) {
+    if (!result.ok()) {
+      raise(result.error());
+    }
+    return std::move(result).value();
+  }
+
+ private:
+  static Communicator& taken(const Result<Communicator*>& result) {
+    if (!result.ok()) {
+      raise(result.error());
+    }
+    return *result.value();
+  }
+
+  [[noreturn]] static void refuse_forked() {
+    refuse(Code::kUnsupported,
+           "This process was forked from a rank of isthmus and is no rank itself: "
+           "communicate in the parent, or start workers with spawn.");
+  }
+
+  std::optional<Observation> observe(const Job& job) const {
+    if (!observer_->active()) [[likely]] {
+      return std::nullopt;
+    }
+    const bool message =
+        job.type == OpType::SEND || job.type == OpType::RECV || job.type == OpType::RECVANYSOURCE;
+    return std::make_optional<Observation>(observer_, job.type, message);
+  }
+
+  const std::shared_ptr<Group> group_;
+  const std::shared_ptr<Observer> observer_ = std::make_shared<Observer>();
+  Gatherer gatherer_;
+};
+
+}  // namespace isthmus::plugin
