@@ -42,7 +42,7 @@ class BackendIsthmus final : public c10d::Backend {
                  const GroupRequest& request)
       : Backend(request.rank, request.size),
         group_(std::move(group)),
-        issuer_(group_),
+        issuer_(*this, group_),
         options_(std::move(options)),
         restart_(request.restart) {
     init();
@@ -143,6 +143,7 @@ class BackendIsthmus final : public c10d::Backend {
     if (issuer_.runs_inline(opts.asyncOp) && plain(output) && plain(input)) [[likely]] {
       return issuer_.run(gather_call(job, output, input), opts.timeout);
     }
+    job.inputs = {input};
     job.outputs = {output};
     job.calls.push_back(gather_call(job, output, input));
     return issuer_.issue(std::move(job));
@@ -152,6 +153,7 @@ class BackendIsthmus final : public c10d::Backend {
                                           const c10d::AllgatherOptions& opts) override {
     check_sizes("all_gather", outputs.size(), inputs.size());
     Job job = new_job(OpType::COALESCED, "isthmus:all_gather_coalesced", opts, outputs);
+    job.inputs = inputs;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       job.calls.push_back(gather_call(job, outputs[i], inputs[i]));
     }
@@ -163,6 +165,7 @@ class BackendIsthmus final : public c10d::Backend {
     const Tensor& input = only(inputs, "all_gather");
     const Tensors& list = only_list(output_lists, "all_gather", input, getSize());
     Job job = new_job(OpType::ALLGATHER, "isthmus:all_gather", opts, list);
+    job.inputs = inputs;
     job.nested = true;
     job.calls.push_back(gather_list_call(job, list, input));
     return issuer_.issue(std::move(job));
@@ -173,6 +176,7 @@ class BackendIsthmus final : public c10d::Backend {
                               const c10d::AllgatherOptions& opts) override {
     check_sizes("all_gather", static_cast<std::size_t>(getSize()), output_lists.size());
     Job job = new_job(OpType::COALESCED, "isthmus:all_gather_coalesced", opts, {});
+    job.inputs = inputs;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       TensorLists list(1);
       for (const Tensors& of_rank : output_lists) {
@@ -192,6 +196,7 @@ class BackendIsthmus final : public c10d::Backend {
     if (issuer_.runs_inline(opts.asyncOp) && plain(output) && plain(input)) [[likely]] {
       return issuer_.run(scatter_call(job, output, input, opts.reduceOp), opts.timeout);
     }
+    job.inputs = {input};
     job.outputs = {output};
     job.calls.push_back(scatter_call(job, output, input, opts.reduceOp));
     return issuer_.issue(std::move(job));
@@ -202,6 +207,7 @@ class BackendIsthmus final : public c10d::Backend {
     check_sizes("reduce_scatter", outputs.size(), inputs.size());
     Job job = new_job(OpType::REDUCE_SCATTER_TENSOR_COALESCED, "isthmus:reduce_scatter_coalesced",
                       opts, outputs);
+    job.inputs = inputs;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       job.calls.push_back(scatter_call(job, outputs[i], inputs[i], opts.reduceOp));
     }
@@ -215,6 +221,7 @@ class BackendIsthmus final : public c10d::Backend {
     const std::int64_t width = widest(list);
     check_sizes("reduce_scatter", list[own()].numel(), output.numel());
     Job job = new_job(OpType::REDUCE_SCATTER, "isthmus:reduce_scatter", opts, {output});
+    job.inputs = list;
     Call call = reduce_call(OpKind::kReduceScatter, output, width, opts.reduceOp, "reduce_scatter");
     call.input = job.blocks(list, width, true, false);
     if (output.numel() == width) {
@@ -234,6 +241,7 @@ class BackendIsthmus final : public c10d::Backend {
     const Tensor& input = only(inputs, "gather");
     check_tensor(input, "gather");
     Job job = new_job(OpType::GATHER, "isthmus:gather", opts, {});
+    job.inputs = inputs;
     job.nested = true;
     Call call = move_call(OpKind::kGather, input, input.numel());
     call.root = static_cast<std::uint32_t>(opts.rootRank);
@@ -258,6 +266,7 @@ class BackendIsthmus final : public c10d::Backend {
     if (opts.rootRank == getRank()) {
       const Tensors& list = only_list(input_lists, "scatter", output, getSize());
       check_equal("scatter", list, output.numel());
+      job.inputs = list;
       call.input = job.blocks(list, output.numel(), true, false);
     }
     call.output = job.in_place(output, false, true);
@@ -270,6 +279,7 @@ class BackendIsthmus final : public c10d::Backend {
     check_sizes("all_to_all", static_cast<std::size_t>(getSize()), outputs.size());
     check_sizes("all_to_all", static_cast<std::size_t>(getSize()), inputs.size());
     Job job = new_job(OpType::ALLTOALL, "isthmus:all_to_all", opts, outputs);
+    job.inputs = inputs;
     std::vector<Chunk> sends;
     std::vector<Chunk> receives;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -292,6 +302,7 @@ class BackendIsthmus final : public c10d::Backend {
     c10d::checkSplitSizes(input_splits, input, getSize());
     c10d::checkSplitSizes(output_splits, output, getSize());
     Job job = new_job(OpType::ALLTOALL_BASE, "isthmus:all_to_all", opts, {output});
+    job.inputs = {input};
     Call call = move_call(OpKind::kAllToAll, input, input.numel() / getSize());
     call.input = job.in_place(input, true, false);
     call.output = job.in_place(output, false, true);
@@ -310,6 +321,7 @@ class BackendIsthmus final : public c10d::Backend {
     const Tensor& tensor = only(tensors, "send");
     check_tensor(tensor, "send");
     Job job = new_job(OpType::SEND, "isthmus:send", c10d::AllToAllOptions(), {tensor});
+    job.peer = peer;
     const Chunk piece = chunk(job, tensor, true, false);
     return issuer_.issue(std::move(job), [&](Communicator& communicator, WorkIsthmus& work) {
       work.add(
@@ -321,6 +333,7 @@ class BackendIsthmus final : public c10d::Backend {
     const Tensor& tensor = only(tensors, "recv");
     check_tensor(tensor, "recv");
     Job job = new_job(OpType::RECV, "isthmus:recv", c10d::AllToAllOptions(), {tensor});
+    job.peer = peer;
     const Chunk piece = chunk(job, tensor, false, true);
     return issuer_.issue(std::move(job), [&](Communicator& communicator, WorkIsthmus& work) {
       work.add(

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "plugins/torch/job.h"
@@ -21,7 +22,8 @@ namespace isthmus::plugin {
 // Thread rule: any thread, without Python's lock.
 class Issuer {
  public:
-  explicit Issuer(std::shared_ptr<Group> group) : group_(std::move(group)) {}
+  Issuer(const c10d::Backend& backend, std::shared_ptr<Group> group)
+      : group_(std::move(group)), observer_(std::make_shared<Observer>(backend, group_)) {}
 
   Observer& observer() { return *observer_; }
 
@@ -117,13 +119,11 @@ class Issuer {
     if (!observer_->active()) [[likely]] {
       return std::nullopt;
     }
-    const bool message =
-        job.type == OpType::SEND || job.type == OpType::RECV || job.type == OpType::RECVANYSOURCE;
-    return std::make_optional<Observation>(observer_, job.type, message);
+    return std::make_optional<Observation>(observer_, job);
   }
 
   const std::shared_ptr<Group> group_;
-  const std::shared_ptr<Observer> observer_ = std::make_shared<Observer>();
+  const std::shared_ptr<Observer> observer_;
   Gatherer gatherer_;
 };
 

@@ -184,17 +184,23 @@ inline void check_writable(const Tensor& tensor) {
   }
 }
 
+inline bool is_message(OpType type) {
+  return type == OpType::SEND || type == OpType::RECV || type == OpType::RECVANYSOURCE;
+}
+
 // One c10d call: what its running parts are, and what must outlive them.
 struct Job {
   OpType type = OpType::UNKNOWN;
   const char* title = nullptr;  // "isthmus:all_gather", for the profiler
   milliseconds timeout{-1};
+  int peer = -1;  // of a message that names one
   bool async = false;
   bool nested = false;                           // the future holds a list of lists
   std::vector<Call> calls;                       // collectives, in order
   std::vector<std::vector<std::size_t>> counts;  // of blocks that differ in length
   std::vector<WorkRef> parts;                    // what runs
   std::vector<Copy> copies;                      // done once all parts are
+  Tensors inputs;                                // where they are not the outputs; for records
   Tensors outputs;                               // what the future holds
   Tensors keep;                                  // other memory that the parts use
 

@@ -2,6 +2,7 @@
 // minor version of it.
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include <torch/version.h>
 
 #include "plugins/torch/backend.h"
+#include "plugins/torch/flight_recorder.h"
 #include "plugins/torch/store.h"
 #include "plugins/torch/worlds.h"
 
@@ -82,6 +84,20 @@ PYBIND11_MODULE(ISTHMUS_SHIM_NAME, module) {
       "close_all",
       [](const std::string& reason, std::int64_t limit_ms) { close_all(reason, limit_ms); },
       py::arg("reason"), py::arg("limit_ms"), py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "flight_records",
+      [](bool collectives, bool stacks, bool only_active) {
+        return py::bytes(
+            FlightRecorder::get()->dump(std::nullopt, collectives, stacks, only_active));
+      },
+      py::arg("collectives"), py::arg("stacks"), py::arg("only_active"));
+  module.def(
+      "flight_records_json",
+      [](bool collectives, bool only_active) {
+        return FlightRecorder::get()->dump_json(std::nullopt, collectives, only_active);
+      },
+      py::arg("collectives"), py::arg("only_active"));
+  module.def("flight_recorder_wanted", &flight_recorder_wanted);
   module.def("thread_tag", &thread_tag);
   module.def("set_thread_tag", &set_thread_tag, py::arg("tag"));
   module.attr("torch_version") = TORCH_VERSION;

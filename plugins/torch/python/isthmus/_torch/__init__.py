@@ -7,6 +7,8 @@ import os
 import pkgutil
 from typing import Any
 
+from isthmus._torch import flight_recorder
+
 # Completion callbacks get this long to end when the process exits.
 _EXIT_LIMIT_MS = 2000
 
@@ -52,6 +54,7 @@ def load() -> Any:
         )
     shim = importlib.import_module(f"{__name__}.{name}")
     _end_at_exit(shim)
+    flight_recorder.join_torch(shim)
     _shim = shim
     return shim
 
