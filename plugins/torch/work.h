@@ -206,9 +206,19 @@ class WorkIsthmus final : public c10d::Work {
         return;
       }
       if (!part->done()) {
-        raise(status.error());
+        raise(status.error().code == Code::kTimeout ? late(*part, timeout) : status.error());
       }
     }
+  }
+
+  Error late(const isthmus::Work& part, milliseconds timeout) const {
+    return {
+        .code = Code::kTimeout,
+        .message = c10::str(
+            job_.title, is_message(job_.type) ? "" : c10::str(" #", part.sequence()), " in group '",
+            communicator_.name(), "' is not done after a wait of ", timeout.count(),
+            " ms. It goes on, and may be waited for again; at the group's own limit of ",
+            communicator_.timeout_ms(), " ms it fails and names the ranks that are missing.")};
   }
 
   // Runs `step` after the last part, and after the steps of earlier works: see Work::on_done().

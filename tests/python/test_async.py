@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from datetime import timedelta
 
 import pytest
 import torch
@@ -192,6 +193,24 @@ def sequence() -> None:
     assert backend.name() == "isthmus" and dist.get_backend() == "isthmus"
 
 
+def limited() -> None:
+    """A wait that runs out says of which operation, and may be repeated."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    tensor = torch.zeros(3)
+    if rank == 0:
+        work = dist.irecv(tensor, 1)
+        with pytest.raises(dist.DistBackendError) as error:
+            work.wait(timedelta(milliseconds=50))
+        for part in ("isthmus:recv in group 'world'", "a wait of 50 ms", "limit of 60000 ms"):
+            assert part in str(error.value), error.value
+    dist.barrier()
+    if rank == 1:
+        dist.send(torch.full((3,), float(size)), 0)
+    elif rank == 0:
+        work.wait()
+        assert tensor.tolist() == [float(size)] * 3
+
+
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize(
     "function",
@@ -206,6 +225,7 @@ def sequence() -> None:
         "threads",
         "profiled",
         "sequence",
+        "limited",
     ],
 )
 def test_async(pool, size, function):
