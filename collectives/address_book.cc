@@ -10,7 +10,25 @@ namespace {
 
 using nlohmann::json;
 
+// What stands in the place of a card or the table: this, the code's number, a blank, the message.
 constexpr std::string_view kFailed = "failed: ";
+
+std::string failure_text(const Error& error) {
+  return fmt::format("{}{} {}", kFailed, static_cast<unsigned>(error.code), error.message);
+}
+
+Error failure_from(std::string_view text) {
+  text.remove_prefix(kFailed.size());
+  Error error;
+  unsigned code = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), code);
+  if (failure == std::errc() && code <= static_cast<unsigned>(Code::kInternal)) {
+    error.code = static_cast<Code>(code);
+  }
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  error.message = text.empty() ? text : text.substr(1);
+  return error;
+}
 
 std::string to_hex(const std::vector<std::byte>& bytes) {
   std::string text;
@@ -35,6 +53,8 @@ Result<std::vector<std::byte>> from_hex(const std::string& text) {
   return bytes;
 }
 
+constexpr std::string_view kTable = "table";
+
 std::string card_key(const std::string& prefix, int rank) {
   return fmt::format("{}card/{}", prefix, rank);
 }
@@ -53,6 +73,11 @@ Result<std::string> collect(const RankCard& mine, int ranks, Rendezvous& store,
           "rank {} of {} did not come to the rendezvous in time ({}); is it "
           "running, and does it reach MASTER_ADDR?",
           rank, ranks, text.error().message);
+      return error;
+    }
+    if (text->starts_with(kFailed)) {
+      Error error = failure_from(*text);
+      error.culprit = rank;
       return error;
     }
     ISTHMUS_ASSIGN(const RankCard card, RankCard::from_json(*text));
@@ -147,14 +172,12 @@ Result<RankCard> RankCard::from_json(std::string_view text) {
 
 Result<std::vector<RankCard>> exchange_cards(const RankCard& mine, int ranks, Rendezvous& store,
                                              const std::string& prefix, Deadline deadline) {
-  const std::string table_key = prefix + "table";
+  const std::string table_key = prefix + std::string(kTable);
   std::string table;
   if (mine.rank == 0) {
     const Result<std::string> collected = collect(mine, ranks, store, prefix, deadline);
     if (!collected.ok()) {
-      // Best effort: without it the others time out by themselves.
-      [[maybe_unused]] const Status told =
-          store.set(table_key, std::string(kFailed) + collected.error().message);
+      report_failure(collected.error(), mine.rank, store, prefix);
       return collected.error();
     }
     table = *collected;
@@ -163,8 +186,9 @@ Result<std::vector<RankCard>> exchange_cards(const RankCard& mine, int ranks, Re
     ISTHMUS_TRY(store.set(card_key(prefix, mine.rank), mine.to_json()));
     ISTHMUS_ASSIGN(table, store.get(table_key, deadline));
     if (table.starts_with(kFailed)) {
-      return Error{.code = Code::kTimeout,
-                   .message = "rank 0 reports: " + table.substr(kFailed.size())};
+      Error error = failure_from(table);
+      error.message = "rank 0 reports: " + error.message;
+      return error;
     }
   }
   std::vector<RankCard> cards;
@@ -180,6 +204,11 @@ Result<std::vector<RankCard>> exchange_cards(const RankCard& mine, int ranks, Re
         .message = fmt::format("the rendezvous lists {} ranks, expected {}", cards.size(), ranks)};
   }
   return cards;
+}
+
+void report_failure(const Error& error, int rank, Rendezvous& store, const std::string& prefix) {
+  const std::string key = rank == 0 ? prefix + std::string(kTable) : card_key(prefix, rank);
+  [[maybe_unused]] const Status told = store.set(key, failure_text(error));
 }
 
 }  // namespace isthmus

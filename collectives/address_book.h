@@ -38,4 +38,8 @@ struct RankCard {
 Result<std::vector<RankCard>> exchange_cards(const RankCard& mine, int ranks, Rendezvous& store,
                                              const std::string& prefix, Deadline deadline);
 
+// In place of exchange_cards(), by a rank that cannot take part: every rank returns its reason at
+// once. Best effort: where the store fails the others time out.
+void report_failure(const Error& error, int rank, Rendezvous& store, const std::string& prefix);
+
 }  // namespace isthmus

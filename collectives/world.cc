@@ -79,10 +79,12 @@ class World::Impl : public std::enable_shared_from_this<World::Impl> {
  private:
   Status open(RankCard* mine, std::uint64_t nonce, Deadline deadline);
   Status connect(const RankCard& mine, Deadline deadline);
+  void warn_of_fallback(const RankCard& mine) const;
   Result<Topology> restrict(std::span<const int> members) const;
   Status join_shared(std::span<const int> members, std::string_view name, Group* group);
 
   std::uint64_t nonce_ = 0;
+  std::string no_shared_memory_;  // why this rank has none; empty where it has
   std::vector<RankCard> cards_;
   std::vector<std::uint64_t> node_of_;  // by world rank
   std::unique_ptr<ShmNode> node_;
@@ -115,11 +117,10 @@ Status World::Impl::open(RankCard* mine, std::uint64_t nonce, Deadline deadline)
                           .named = env().SHM_NAMED};
   Result<std::unique_ptr<ShmNode>> node = ShmNode::create(memory);
   if (!node.ok()) {
-    if (env().STRICT) {
+    if (env().STRICT && mine->node.shared_memory) {
       return node.error();
     }
-    log(LogLevel::kWarn, "shm", "{}; using TCP between the ranks of this node",
-        node.error().message);
+    no_shared_memory_ = node.error().message;
     mine->node.shared_memory = false;
     memory.unshared = true;
     node = ShmNode::create(memory);
@@ -141,6 +142,20 @@ Status World::Impl::open(RankCard* mine, std::uint64_t nonce, Deadline deadline)
   ISTHMUS_ASSIGN(tcp_, TcpTransport::create(tcp));
   mine->tcp = tcp_->address();
   return {};
+}
+
+// Once a node: by its first rank without shared memory.
+void World::Impl::warn_of_fallback(const RankCard& mine) const {
+  if (no_shared_memory_.empty() || !env().SHM) {
+    return;
+  }
+  const auto alike = [&](const RankCard& card) {
+    return !card.node.shared_memory && card.node.hash() == mine.node.hash();
+  };
+  if (std::find_if(cards_.begin(), cards_.end(), alike)->rank == mine.rank) {
+    log(LogLevel::kWarn, "shm", "{}; ranks of this node ({}) use TCP between them",
+        no_shared_memory_, std::count_if(cards_.begin(), cards_.end(), alike));
+  }
 }
 
 Status World::Impl::connect(const RankCard& mine, Deadline deadline) {
@@ -188,8 +203,15 @@ Status World::Impl::start(const WorldOptions& given, Rendezvous& store) {
     std::from_chars(text->data(), text->data() + text->size(), nonce_);
   }
   RankCard mine;
-  ISTHMUS_TRY(open(&mine, nonce_, deadline));
+  if (const Status opened = open(&mine, nonce_, deadline); !opened.ok()) {
+    Error error = opened.error();
+    error.culprit = options.rank;
+    error.message = fmt::format("rank {}: {}", options.rank, error.message);
+    report_failure(error, options.rank, store, prefix);
+    return error;
+  }
   ISTHMUS_ASSIGN(cards_, exchange_cards(mine, options.size, store, prefix, deadline));
+  warn_of_fallback(mine);
   ISTHMUS_TRY(connect(mine, deadline));
   const Engine::Options engine_options{.world_rank = options.rank,
                                        .crowded = ranks_outnumber_cores(cards_, mine),

@@ -181,7 +181,9 @@ TEST(ShmLane, DataOfAProcessIsBoundedWhateverTheRanksOfItsNode) {
 
 TEST(ShmLane, AFileOfOtherRanksIsRefused) {
   const std::vector<int> locals = {2, 3, 7};
-  const Result<LaneMemory> own = LaneMemory::create(3, locals, false);
+  Result<Fd> file = LaneMemory::reserve(3, 8, false);
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  const Result<LaneMemory> own = LaneMemory::create(3, locals, std::move(file).value());
   ASSERT_TRUE(own.ok()) << own.error().message;
   EXPECT_TRUE(LaneMemory::attach(own->fd().duplicate().value(), 3, 7, locals).ok());
   const std::vector<std::vector<int>> wrong = {{2, 3}, {2, 3, 7, 8}};

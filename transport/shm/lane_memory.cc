@@ -79,7 +79,17 @@ Result<LaneView> LaneView::check(std::byte* memory, const LaneGeometry& geometry
   return view;
 }
 
-Result<LaneMemory> LaneMemory::create(int rank, std::span<const int> locals, bool named) {
+// Beyond kLaneDataTotal / kLaneDataLeast ranks on one node the file grows when they are known.
+Result<Fd> LaneMemory::reserve(int rank, std::size_t ranks, bool named) {
+  std::size_t bytes = 0;
+  for (std::size_t locals = 2; locals <= std::min(ranks, kLaneDataTotal / kLaneDataLeast);
+       ++locals) {
+    bytes = std::max(bytes, LaneGeometry::of(locals).stride * (locals - 1));
+  }
+  return make_shared_file(fmt::format("isthmus-lanes-{}", rank), bytes, named);
+}
+
+Result<LaneMemory> LaneMemory::create(int rank, std::span<const int> locals, Fd file) {
   LaneMemory memory;
   memory.owner_ = rank;
   memory.geometry_ = LaneGeometry::of(locals.size());
@@ -87,7 +97,8 @@ Result<LaneMemory> LaneMemory::create(int rank, std::span<const int> locals, boo
     return memory;
   }
   const std::size_t bytes = memory.geometry_.stride * (locals.size() - 1);
-  ISTHMUS_ASSIGN(memory.fd_, make_shared_file(fmt::format("isthmus-lanes-{}", rank), bytes, named));
+  ISTHMUS_TRY(resize_shared_file(file, bytes));
+  memory.fd_ = std::move(file);
   ISTHMUS_ASSIGN(memory.mapping_, Mapping::create(memory.fd_, bytes, true));
   for (const int to : locals) {
     if (to != rank) {

@@ -81,8 +81,12 @@ struct LaneView {
 // itself is written by its owner and read by one peer a piece.
 class LaneMemory {
  public:
-  // locals: the world ranks of the node in ascending order, with `rank`.
-  static Result<LaneMemory> create(int rank, std::span<const int> locals, bool named);
+  // The file before it is known which ranks share the node: large enough for any of `ranks`, so
+  // that a small /dev/shm shows while there is still a way around it.
+  static Result<Fd> reserve(int rank, std::size_t ranks, bool named);
+
+  // locals: the world ranks of the node in ascending order, with `rank`; file: of reserve().
+  static Result<LaneMemory> create(int rank, std::span<const int> locals, Fd file);
 
   // Maps the file of `owner` and checks its piece for `reader`.
   static Result<LaneMemory> attach(Fd fd, int owner, int reader, std::span<const int> locals);

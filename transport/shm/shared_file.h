@@ -14,4 +14,7 @@ namespace isthmus {
 // with the numbers here and not a SIGBUS later. Any thread.
 Result<Fd> make_shared_file(const std::string& name, std::size_t bytes, bool named);
 
+// Gives back what lies behind `bytes`, or reserves what is missing.
+Status resize_shared_file(const Fd& fd, std::size_t bytes);
+
 }  // namespace isthmus

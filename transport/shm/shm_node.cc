@@ -103,6 +103,11 @@ Result<std::unique_ptr<ShmNode>> ShmNode::create(const Options& options) {
                                                   .stage_bytes = options.stage_bytes,
                                                   .named = options.named,
                                                   .unshared = options.unshared}));
+  if (!options.unshared && options.world_size > 1) {
+    ISTHMUS_ASSIGN(node->lanes_file_,
+                   LaneMemory::reserve(options.rank, static_cast<std::size_t>(options.world_size),
+                                       options.named));
+  }
   const int bell = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (bell < 0) {
     return system_error(Code::kResource, errno, "cannot make an eventfd");
@@ -255,7 +260,7 @@ Status ShmNode::connect(std::span<const LocalPeer> peers, Deadline deadline) {
     locals_.push_back(peer.rank);
   }
   std::sort(locals_.begin(), locals_.end());
-  ISTHMUS_ASSIGN(lanes_, LaneMemory::create(options_.rank, locals_, options_.named));
+  ISTHMUS_ASSIGN(lanes_, LaneMemory::create(options_.rank, locals_, std::move(lanes_file_)));
   std::map<int, Fd> waiting;
   for (const LocalPeer& peer : peers) {
     if (peer.rank < options_.rank) {

@@ -129,6 +129,7 @@ class ShmNode {
   Fd bell_;
   Fd life_;
   Segment segment_;
+  Fd lanes_file_;  // until connect()
   LaneMemory lanes_;
   std::vector<int> locals_;    // world ranks of the node, ascending, with this one
   std::map<int, Peer> peers_;  // by world rank
