@@ -1,11 +1,14 @@
 #pragma once
 
 // Included by shim.cc only: how a call of the backend runs.
+#include <array>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include <ATen/record_function.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -17,6 +20,15 @@
 #include "plugins/torch/worlds.h"
 
 namespace isthmus::plugin {
+
+// What torch.profiler shows of a call that leaves no work.
+inline const char* range_name(OpKind op) {
+  constexpr std::array<const char*, kOpKindCount> kNames = {
+      "isthmus:barrier",   "isthmus:all_reduce", "isthmus:all_gather", "isthmus:reduce_scatter",
+      "isthmus:broadcast", "isthmus:send",       "isthmus:recv",       "isthmus:reduce",
+      "isthmus:gather",    "isthmus:scatter",    "isthmus:all_to_all"};
+  return kNames.at(static_cast<std::size_t>(op));
+}
 
 // Runs the calls of one group: on the caller's thread, which leaves no work behind, or as a work.
 // Thread rule: any thread, without Python's lock.
@@ -36,6 +48,7 @@ class Issuer {
     if (forked()) [[unlikely]] {
       refuse_forked();
     }
+    RECORD_USER_SCOPE(range_name(call.op));
     Interrupt interrupt;
     CallOptions options = limit(timeout);
     options.keep_waiting = [&interrupt] { return interrupt.keep_waiting(); };

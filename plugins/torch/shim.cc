@@ -45,6 +45,22 @@ void check_torch_version() {
   }
 }
 
+// torch.distributed.checkpoint.async_save() communicates in a thread of its own, and that on the
+// group that the program trains with, so that the thread needs an order of its own.
+std::uint32_t tag_of_new_thread() {
+  if (PyGILState_GetThisThreadState() == nullptr) {
+    return 0;  // no thread of Python's
+  }
+  const py::gil_scoped_acquire gil;
+  try {
+    const auto thread = py::module_::import("threading").attr("current_thread")();
+    const auto name = thread.attr("name").cast<std::string>();
+    return name.starts_with("AsyncCheckpointExecutor") ? kCheckpointTag : 0;
+  } catch (const py::error_already_set&) {
+    return 0;
+  }
+}
+
 }  // namespace
 }  // namespace isthmus::plugin
 
@@ -98,6 +114,7 @@ PYBIND11_MODULE(ISTHMUS_SHIM_NAME, module) {
       },
       py::arg("collectives"), py::arg("only_active"));
   module.def("flight_recorder_wanted", &flight_recorder_wanted);
+  set_tag_finder(&tag_of_new_thread);
   module.def("thread_tag", &thread_tag);
   module.def("set_thread_tag", &set_thread_tag, py::arg("tag"));
   module.attr("torch_version") = TORCH_VERSION;

@@ -20,10 +20,14 @@ constexpr std::int64_t kNonceTimeoutMs = 300'000;
 // How many works of a group are watched before those that are done are dropped.
 constexpr std::size_t kWatchedMin = 64;
 
+// Of a thread that has not asked yet.
+constexpr std::uint32_t kTagUnknown = 0xffffffff;
+
 // NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): of the process, of a thread
 std::atomic<bool> in_child{false};
 thread_local int callback_depth = 0;
-thread_local std::uint32_t tag_of_thread = 0;
+thread_local std::uint32_t tag_of_thread = kTagUnknown;
+std::atomic<std::uint32_t (*)()> tag_finder{nullptr};
 thread_local const Communicator* callback_of_thread = nullptr;
 
 // NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
@@ -151,7 +155,15 @@ Result<std::shared_ptr<Group>> join(const GroupRequest& request, Rendezvous& sto
 }
 
 std::uint32_t thread_tag() {
+  if (tag_of_thread == kTagUnknown) [[unlikely]] {
+    const auto finder = tag_finder.load(std::memory_order_relaxed);
+    tag_of_thread = finder == nullptr ? 0 : finder();
+  }
   return tag_of_thread;
+}
+
+void set_tag_finder(std::uint32_t (*finder)()) {
+  tag_finder.store(finder, std::memory_order_relaxed);
 }
 
 void set_thread_tag(std::uint32_t tag) {
@@ -168,8 +180,11 @@ Result<Communicator*> Group::beside() {
   if (callback_of_thread != nullptr) {
     name += fmt::format(" in callbacks of {}", callback_of_thread->name());
   }
-  if (tag_of_thread != 0) {
-    name += fmt::format(" tag {}", tag_of_thread);
+  const std::uint32_t tag = thread_tag();
+  if (tag == kCheckpointTag) {
+    name += " of asynchronous checkpoints";
+  } else if (tag != 0) {
+    name += fmt::format(" tag {}", tag);
   }
   const std::lock_guard lock(beside_mutex_);
   std::unique_ptr<Communicator>& communicator = beside_[name];

@@ -50,6 +50,13 @@ class Membership {
 // whose completion callback it runs (null: none).
 std::uint32_t thread_tag();
 void set_thread_tag(std::uint32_t tag);
+
+// The tag of the thread in which torch saves a checkpoint while training goes on; above those that
+// users may give.
+inline constexpr std::uint32_t kCheckpointTag = 0x80000000;
+
+// What gives a thread its first tag.
+void set_tag_finder(std::uint32_t (*finder)());
 const Communicator* thread_callback();
 
 // A Communicator with the world it lives in. Shared by the backend object and its running works:
