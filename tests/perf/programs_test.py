@@ -134,6 +134,42 @@ class Programs(unittest.TestCase):
                          ["1024", "2048", "3072"])
         self.assertEqual({row["wrong"] for row in rows}, {"0"})
 
+    def test_what_programs_read(self):
+        """O-33: every quantity that a reader of the numbers needs, by name, in both forms."""
+        factors = {"all_reduce": 1.5, "reduce_scatter": 0.75, "all_gather": 0.75, "alltoall": 0.75,
+                   "broadcast": 1}
+        sizes = [(("-b", "8", "-e", "4M", "-f", "8"), [8 << (3 * i) for i in range(7)]),
+                 (("-b", "4000012", "-e", "4000012"), [4000012])]
+        for op, factor in factors.items():
+            for flags, bytes_ in sizes:
+                for form in ("json", "csv"):
+                    with self.subTest(op=op, form=form, flags=flags):
+                        result = run(op, "--ranks", "4", *flags, f"--{form}", "-", "-c", "1",
+                                     "-n", "1", "-w", "0")
+                        self.ended(result)
+                        self.assertEqual(result.stderr, "")
+                        rows = (json.loads(result.stdout)["rows"] if form == "json" else
+                                list(csv.DictReader(io.StringIO(result.stdout))))
+                        self.check_quantities(rows, op, factor, bytes_)
+
+    def check_quantities(self, rows, op, factor, sizes):
+        forms = {str(row["inplace"]).lower() for row in rows}
+        self.assertEqual(forms, {str(form).lower() for form in FORMS.get(op, [False, True])})
+        for row in rows:
+            self.assertEqual((row["op"], row["dtype"]), (op, "float32"))
+            self.assertEqual(row["redop"], "sum" if op in REDUCES else "none")
+            self.assertEqual(int(row["wrong"]), 0)
+            moved = int(row["bytes"])
+            # The size asked for, but for what does not divide by the ranks.
+            self.assertTrue(any(0 <= size - moved < 16 or (size < 16 and moved <= 16)
+                                for size in sizes), (moved, sizes))
+            self.assertEqual(moved % 4, 0)
+            self.assertIn(moved, (4 * int(row["count"]), 16 * int(row["count"])))
+            time_us, algbw, busbw = (float(row[name])
+                                     for name in ("time_us", "algbw_gbs", "busbw_gbs"))
+            self.assertTrue(math.isclose(algbw, moved / time_us / 1e3, rel_tol=1e-5), row)
+            self.assertTrue(math.isclose(busbw, algbw * factor, rel_tol=1e-5), row)
+
     def test_table_and_files(self):
         with tempfile.TemporaryDirectory() as folder:
             rows = pathlib.Path(folder, "rows.json")

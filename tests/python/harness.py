@@ -50,6 +50,73 @@ def run_script(text: str, limit_s: float = 240, **more: str) -> subprocess.Compl
     )
 
 
+def held() -> dict[str, float]:
+    """What this process has of what must not leak; memory in MiB, all of it and what is shared."""
+    status = dict(
+        line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines()
+    )
+    return {
+        "files": len(os.listdir("/proc/self/fd")),
+        "threads": len(os.listdir("/proc/self/task")),
+        "memory": int(status["VmRSS"].split()[0]) / 1024,
+        "shared": int(status["RssShmem"].split()[0]) / 1024,
+    }
+
+
+def leaks(before: dict[str, float], after: dict[str, float]) -> dict[str, tuple[float, float]]:
+    """What has grown beyond what a process may: 4 descriptors, 1 thread, 8 MiB."""
+    most = {"files": 4, "threads": 1, "memory": 8, "shared": 8}
+    return {
+        name: (before[name], after[name])
+        for name in most
+        if after[name] - before[name] > most[name]
+    }
+
+
+class Programs:
+    """Ranks that each run one Python text to its end, as a user's program: python -c TEXT WORDS.
+
+    They share a fresh file for a FileStore, whose name is in HARNESS_STORE.
+    """
+
+    def __init__(self, text: str, size: int, *words: str, **more: str) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="isthmus-test-")
+        more["HARNESS_STORE"] = str(Path(self._folder.name) / "store")
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", text, *words],
+                env=environment(RANK=str(rank), WORLD_SIZE=str(size), **more),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(size)
+        ]
+
+    def ends(self, limit_s: float = 240) -> list[tuple[int, str]]:
+        """Exit code and output of every rank."""
+        deadline = time.monotonic() + limit_s
+        outputs = [
+            process.communicate(timeout=max(0.1, deadline - time.monotonic()))[0]
+            for process in self.processes
+        ]
+        return [
+            (process.returncode, output)
+            for process, output in zip(self.processes, outputs, strict=True)
+        ]
+
+    def __enter__(self) -> Programs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait(5)
+            process.stdout.close()
+        self._folder.cleanup()
+
+
 class Rank:
     """One process that runs functions on request."""
 

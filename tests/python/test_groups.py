@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import random
 import threading
 import time
 from datetime import timedelta
@@ -14,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 import isthmus
-from harness import Ranks, run_script
+from harness import Ranks, held, leaks, run_script
 
 _OPS_FILE = str(Path(__file__).with_name("test_ops.py"))
 
@@ -73,10 +74,10 @@ def options() -> None:
 
 
 def again(rounds: int) -> None:
-    """Initialises and destroys over and over, on one store; the descriptors stay flat."""
+    """Initialises and destroys over and over, on one store, and nothing is left of it."""
     size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
     store = dist.FileStore(os.environ["HARNESS_STORE"], size)
-    counts = []
+    marks = []
     for turn in range(rounds):
         dist.init_process_group(
             "isthmus", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60)
@@ -88,9 +89,9 @@ def again(rounds: int) -> None:
         if rank < 2:
             dist.all_reduce(tensor, group=group)
         dist.destroy_process_group()
-        counts.append((len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))))
-    assert max(counts[3:])[0] <= counts[2][0] + 1, counts
-    assert max(count[1] for count in counts[3:]) <= counts[2][1] + 1, counts
+        marks.append(held())
+    assert not leaks(marks[min(10, rounds // 2)], marks[-1]), marks
+    assert marks[-1]["files"] <= marks[2]["files"] + 1, marks
 
 
 def late(call_limit: bool) -> float:
@@ -157,6 +158,52 @@ def threads_with_tags(rounds: int) -> None:
         assert "got -1" in str(error)
 
 
+def groups_at_once(rounds: int) -> None:
+    """Eight groups, of all ranks and of pairs; on each a thread of its own communicates."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    pairs = [[first, first + 1] for first in range(0, size, 2)]
+    members = [list(range(size))] * 4 + [pairs[k % len(pairs)] for k in range(4)]
+    groups = [dist.new_group(ranks) for ranks in members]
+    wrong: list[str] = []
+
+    def traffic(k: int) -> None:
+        group, ranks = groups[k], members[k]
+        draw = random.Random(8 * rank + k)
+        place = ranks.index(rank)
+        for i in range(rounds):
+            if draw.random() < 0.2:
+                time.sleep(draw.random() * 0.002)
+            count = (3, 5000, 200_000)[i % 3]
+            own = torch.full((count,), float(rank + k + i))
+            work = dist.all_reduce(total := own.clone(), group=group, async_op=True)
+            everyone = torch.empty(len(ranks) * count)
+            dist.all_gather_single(everyone, own, group=group)
+            work.wait()
+            wanted = [float(r + k + i) for r in ranks]
+            assert torch.equal(total, torch.full((count,), sum(wanted))), (k, i)
+            assert everyone[::count].tolist() == wanted, (k, i)
+            left, right = ranks[place - 1], ranks[(place + 1) % len(ranks)]
+            sent = dist.isend(own, right, group=group)
+            dist.recv(got := torch.empty(count), left, group=group)
+            sent.wait()
+            assert got[-1].item() == left + k + i, (k, i)
+
+    def thread(k: int) -> None:
+        try:
+            traffic(k)
+        except BaseException as error:
+            wrong.append(repr(error))
+
+    threads = [
+        threading.Thread(target=thread, args=(k,)) for k in range(8) if rank in members[k]
+    ]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(60)
+    assert not wrong and not any(one.is_alive() for one in threads), wrong[:3]
+
+
 def monitored() -> str:
     """Ranks 1 and 2 of four stay away from the second barrier."""
     group = dist.new_group()
@@ -218,6 +265,11 @@ def test_threads_share_a_group_by_tags(pool, size):
     pool(size).call(__file__, "threads_with_tags", 20)
 
 
+@pytest.mark.parametrize(("size", "nodes"), [(2, ""), (4, ""), (4, "aabb")])
+def test_eight_groups_at_once(pool, size, nodes):
+    pool(size, nodes).call(__file__, "groups_at_once", 12)
+
+
 @pytest.mark.parametrize("nodes", ["aaaa", "aabb"])
 def test_monitored_barrier_names_all_who_are_late(nodes):
     with Ranks(4, nodes=nodes) as ranks:
@@ -232,11 +284,6 @@ def test_mesh(pool):
 
 def test_wait_limit(pool):
     pool(2).call(__file__, "wait_limit")
-
-
-def test_again_on_a_used_store():
-    with Ranks(2, join=False) as ranks:
-        ranks.call(__file__, "again", 20, limit_s=120)
 
 
 @pytest.mark.long
