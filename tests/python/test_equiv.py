@@ -19,15 +19,21 @@ _SCRIPT = Path(__file__).parent / "equiv" / "equiv.py"
 
 # Each rank says which node it is on: ranks 2k and 2k + 1 are on node k.
 _TWO_A_NODE = 'ISTHMUS_NODE_ID=node$((RANK / 2)) exec "$@"'
+# One of each family, for what is repeated in another setting.
+_FAMILIES = "ddp_static,zero1,fsdp2,fsdp1_full,sequence,pipe_inter"
 
 
-def _run(size: int, front: list[str], more: list[str]) -> str:
+def _run(size: int, front: list[str], more: list[str], **variables: str) -> str:
     """equiv.py on that many ranks, each started with `front` before its command."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
     command += ["--nproc-per-node", str(size), *front, sys.executable, str(_SCRIPT)]
     command += ["--backend", "isthmus", *more]
     with subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        env=environment(**variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as process:
         try:
             output, _ = process.communicate(timeout=480)
@@ -40,9 +46,13 @@ def _run(size: int, front: list[str], more: list[str]) -> str:
     return output
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_equal_to_one_process(size):
-    _run(size, [], [])
+@pytest.mark.parametrize(
+    ("size", "more"),
+    # Two sum in one order only: there is less to repeat.
+    [(2, ["--once"]), (4, []), pytest.param(2, [], marks=pytest.mark.long)],
+)
+def test_equal_to_one_process(size, more):
+    _run(size, [], more)
 
 
 def test_equal_to_one_process_on_two_nodes():
@@ -51,3 +61,21 @@ def test_equal_to_one_process_on_two_nodes():
     front = ["bash", "-c", _TWO_A_NODE, "bash"]
     output = _run(4, front, ["--cases", ",".join(cases)])
     assert output.count("PASS") == len(cases), output
+
+
+@pytest.mark.long
+def test_every_strategy_on_two_nodes():
+    _run(4, ["bash", "-c", _TWO_A_NODE, "bash"], [])
+
+
+@pytest.mark.parametrize(
+    ("size", "cases"),
+    [
+        (2, _FAMILIES),
+        pytest.param(2, "all", marks=pytest.mark.long),
+        pytest.param(4, "all", marks=pytest.mark.long),
+    ],
+)
+def test_equal_where_torch_compares_the_calls(size, cases):
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL: torch puts a backend of its own around ours."""
+    _run(size, [], ["--once", "--cases", cases], TORCH_DISTRIBUTED_DEBUG="DETAIL")

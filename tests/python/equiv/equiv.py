@@ -17,12 +17,18 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 
-from model import RANK, SHAPES, SIZE, Exchange, batch, build, digest, start
-from strategies import STRATEGIES, Local, Single, fits, full_parameters
+from engines import ENGINES
+from model import RANK, SHAPES, SIZE, Exchange, Shape, batch, build, digest, start
+from strategies import STRATEGIES, Local, Single, SingleClip, full_parameters
+
+_CASES: dict[str, type[Local]] = {**STRATEGIES, **ENGINES}
+# These need an even number of ranks, four or more.
+_NEEDS_FOUR = {"hsdp", "fsdp1_hybrid", "fsdp1_hybrid2"}
 
 _LOSS_BOUND = 2e-6
 _PARAMETER_BOUND = 1e-3
@@ -39,10 +45,36 @@ _CONTROL_FACTOR = 100
 _MOVE_FLOOR = 0.01
 
 
+def fits(name: str) -> bool:
+    return name not in _NEEDS_FOUR or (SIZE >= 4 and SIZE % 2 == 0)
+
+
 def worst(errors: Iterable[float]) -> float:
     """The largest; anything that is not finite counts as infinite."""
     listed = list(errors)
     return max(listed) if all(map(math.isfinite, listed)) else math.inf
+
+
+class Reference:
+    """What one process comes to: losses, parameters, and how far each of these moved."""
+
+    def __init__(self, judge: Judge, kind: type[Local], shape: Shape) -> None:
+        before = full_parameters(build(shape))
+        trained, self.losses, _ = judge.train(kind, shape)
+        self.parameters = trained.parameters()
+        moves = {k: (self.parameters[k] - before[k]).abs().max().item() for k in before}
+        floor = max(moves.values()) * _MOVE_FLOOR
+        self.moves = {name: max(move, floor) for name, move in moves.items()}
+
+    def error(self, parameters: dict[str, torch.Tensor]) -> float:
+        """The worst difference, relative to the move."""
+        return worst(
+            (parameters[k] - self.parameters[k]).abs().max().item() / self.moves[k]
+            for k in parameters
+        )
+
+    def loss_error(self, losses: list[float]) -> float:
+        return worst(abs(a - b) / abs(b) for a, b in zip(losses, self.losses, strict=True))
 
 
 class Judge:
@@ -52,17 +84,20 @@ class Judge:
         self.args = args
         self.shape = SHAPES[args.size]
         self.exchange = Exchange(9 * args.timeout + 60)
-        before = full_parameters(build(self.shape))
-        reference, self.losses, self.seconds = self.train(Single)
-        self.reference = reference.parameters()
-        moves = {k: (self.reference[k] - before[k]).abs().max().item() for k in before}
-        floor = max(moves.values()) * _MOVE_FLOOR
-        self.moves = {name: max(move, floor) for name, move in moves.items()}
+        self.references: dict[tuple[bool, Shape], Reference] = {}
         self.local_s = math.nan
 
-    def train(self, kind: type[Local]) -> tuple[Local, list[float], float]:
+    def reference(self, clips: bool, shape: Shape) -> Reference:
+        key = (clips, shape)
+        if key not in self.references:
+            self.references[key] = Reference(self, SingleClip if clips else Single, shape)
+        return self.references[key]
+
+    def train(
+        self, kind: type[Local], shape: Shape
+    ) -> tuple[Local, list[float | None], float]:
         """The trained case, its local losses and its median seconds per step."""
-        case = kind(self.args.size, build(self.shape))
+        case = kind(self.args.size, build(shape))
         count = self.args.batch // case.replicas
         first = count * RANK if case.replicas > 1 else 0
         losses, times = [], []
@@ -76,21 +111,24 @@ class Judge:
         return case, losses, statistics.median(times[1:])
 
     def judge(self, name: str) -> bool:
-        case, losses, seconds = self.train(STRATEGIES[name])
+        kind = _CASES[name]
+        shape = replace(self.shape, layers=max(self.shape.layers, kind.layers_least))
+        reference = self.reference(kind.clips, shape)
+        case, losses, seconds = self.train(kind, shape)
         parameters = case.parameters()
-        error = worst(
-            (parameters[k] - self.reference[k]).abs().max().item() / self.moves[k]
-            for k in parameters
-        )
+        error = reference.error(parameters)
         bits = digest(parameters.values())
         again = bits
-        if self.args.size == "tiny":
-            again = digest(self.train(STRATEGIES[name])[0].parameters().values())
+        if self.args.size == "tiny" and not self.args.once:
+            again = digest(self.train(kind, shape)[0].parameters().values())
         got = self.exchange((losses, error, bits, again == bits, seconds))
-        means = [statistics.mean(one[0][i] for one in got) for i in range(self.args.steps)]
-        loss_error = worst(abs(a - b) / abs(b) for a, b in zip(means, self.losses, strict=True))
+        means = [
+            statistics.mean(one[0][i] for one in got if one[0][i] is not None)
+            for i in range(self.args.steps)
+        ]
+        loss_error = reference.loss_error(means)
         error = worst(one[1] for one in got)
-        same = name == "local" or len({one[2] for one in got}) == 1
+        same = name == "local" or not kind.whole or len({one[2] for one in got}) == 1
         repeats = all(one[3] for one in got)
         seconds = max(one[4] for one in got)
         if name == "local":
@@ -114,6 +152,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--backend", default="isthmus")
     parser.add_argument("--cases", default="all", help="names separated by commas")
     parser.add_argument("--size", default="tiny", choices=SHAPES)
+    parser.add_argument("--once", action="store_true", help="no second run of each case")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--batch", type=int, default=8, help="global batch")
     parser.add_argument("--threads", type=int, default=2, help="compute threads over all ranks")
@@ -129,7 +168,7 @@ def main() -> int:
     judge = Judge(args)
     names = args.cases.split(",")
     if args.cases == "all":
-        names = list(STRATEGIES)
+        names = list(_CASES)
     if RANK == 0:
         print(
             f"{args.backend}, {SIZE} ranks, {args.size}, {args.steps} steps\n"

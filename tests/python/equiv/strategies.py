@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -13,13 +15,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from model import LEARNING_RATE, MOMENTUM, SIZE, Block, loss_of, optimizer
 
+_WRAPPERS = re.compile(r"(_fsdp_wrapped_)?module\.")
 _BUCKET_MB = {"tiny": 0.25, "base": 4}
+# The norm that gradients are cut to: below what they have in any step.
+CLIP = 0.5
 
 
 def full_parameters(module: nn.Module) -> dict[str, torch.Tensor]:
     """Copies of whole parameters, under the names they have without wrappers."""
     return {
-        name.replace("module.", ""): (p.full_tensor() if hasattr(p, "full_tensor") else p)
+        _WRAPPERS.sub("", name): (p.full_tensor() if hasattr(p, "full_tensor") else p)
         .detach()
         .clone()
         for name, p in module.named_parameters()
@@ -30,6 +35,9 @@ class Local:
     """No communication at all: the control, whose loss must come out wrong."""
 
     replicas = SIZE  # ranks that share the global batch
+    whole = True  # every rank ends with every parameter
+    layers_least = 0  # of blocks
+    clips = False  # the norm of the gradients is cut before the step
 
     def __init__(self, size_name: str, module: nn.Module) -> None:
         self.size_name = size_name
@@ -45,13 +53,19 @@ class Local:
     def parameters(self) -> dict[str, torch.Tensor]:
         return full_parameters(self.module)
 
-    def backward(self, inputs: torch.Tensor, targets: torch.Tensor) -> float:
+    def backward(self, inputs: torch.Tensor, targets: torch.Tensor) -> float | None:
+        """The gradients; the loss, where this rank knows it."""
         loss = loss_of(self.module(inputs), targets)
         loss.backward()
         return loss.item()
 
-    def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> float:
+    def clip(self) -> None:
+        nn.utils.clip_grad_norm_(self.module.parameters(), CLIP)
+
+    def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> float | None:
         loss = self.backward(inputs, targets)
+        if self.clips:
+            self.clip()
         self.optimizer.step()
         self.optimizer.zero_grad()
         return loss
@@ -61,6 +75,12 @@ class Single(Local):
     """The reference: every rank trains on the whole batch."""
 
     replicas = 1
+
+
+class SingleClip(Single):
+    """The reference of what clips."""
+
+    clips = True
 
 
 class Ddp(Local):
@@ -158,6 +178,10 @@ class Fsdp2Half(Fsdp2):
     options = {"mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32)}
 
 
+class Fsdp2Clip(Fsdp2):
+    clips = True
+
+
 class Hsdp(Fsdp2):
     """Sharded over pairs, replicated over the rest; needs four ranks."""
 
@@ -177,12 +201,6 @@ STRATEGIES: dict[str, type[Local]] = {
     "fsdp2": Fsdp2,
     "fsdp2_offload": Fsdp2Offload,
     "fsdp2_bf16": Fsdp2Half,
+    "fsdp2_clip": Fsdp2Clip,
     "hsdp": Hsdp,
 }
-
-# Needs an even number of ranks, four or more.
-NEEDS_FOUR = {"hsdp"}
-
-
-def fits(name: str) -> bool:
-    return name not in NEEDS_FOUR or (SIZE >= 4 and SIZE % 2 == 0)
