@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `make long`: what takes longer than a change should wait for; about 40 minutes on 2 cores.
-#   STAGES="name..."  runs only these: pip python multiprocess soak kills shaped
+# `make long`: what takes longer than a change should wait for; more than an hour on 2 cores.
+#   STAGES="name..."  runs only these: pip python engines multiprocess soak kills shaped
 #   SOAK_S            seconds of each of the four soaks (default 90)
 #   REPEAT            how often each multi-process test runs (default 10)
 #   JOBS              compilers at once (default 2)
@@ -9,7 +9,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 source tools/stages.sh
 readonly JOBS=${JOBS:-2} SOAK_S=${SOAK_S:-90} REPEAT=${REPEAT:-10}
-readonly STAGES=${STAGES:-pip python multiprocess soak kills shaped}
+readonly STAGES=${STAGES:-pip python engines multiprocess soak kills shaped}
 readonly PYTHON=${PYTHON:-.venv/bin/python}
 readonly KILLS=10
 
@@ -28,6 +28,7 @@ repeated() {
 
 # pytest ends with 5, a failure, where no test is marked.
 wanted python && stage "Python tests marked long" "$PYTHON" -m pytest -q -m long tests/python
+wanted engines && stage "engines from outside" env PYTHON="$PYTHON" tests/long/engines.sh
 if wanted multiprocess; then
   stage "build" build
   stage "multi-process tests, $REPEAT times" repeated
@@ -45,7 +46,7 @@ fi
 wanted pip && stage "pip installs" env PYTHON="$PYTHON" tests/long/pip_installs.sh
 wanted shaped && stage "shaped table" env PYTHON="$PYTHON" tests/long/shaped_table.sh
 if ((passed + failed + skipped == 0)); then
-  echo "long: STAGES='$STAGES' names no stage of: pip python multiprocess soak kills shaped" >&2
+  echo "long: STAGES='$STAGES' names no stage of: pip python engines multiprocess soak kills shaped" >&2
   exit 2
 fi
 summary long
