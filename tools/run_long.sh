@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make long`: what takes longer than a change should wait for; more than an hour on 2 cores.
-#   STAGES="name..."  runs only these: pip python engines multiprocess soak kills shaped
+#   STAGES="name..."  runs only these: pip python engines multiprocess soak kills shaped clang
 #   SOAK_S            seconds of each of the four soaks (default 90)
 #   REPEAT            how often each multi-process test runs (default 10)
 #   JOBS              compilers at once (default 2)
@@ -9,7 +9,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 source tools/stages.sh
 readonly JOBS=${JOBS:-2} SOAK_S=${SOAK_S:-90} REPEAT=${REPEAT:-10}
-readonly STAGES=${STAGES:-pip python engines multiprocess soak kills shaped}
+readonly STAGES=${STAGES:-pip python engines multiprocess soak kills shaped clang}
 readonly PYTHON=${PYTHON:-.venv/bin/python}
 readonly KILLS=10
 
@@ -24,6 +24,31 @@ build() {
 repeated() {
   ctest --test-dir build/dev -L '^multiprocess$' --no-tests=error --output-on-failure \
     --repeat "until-fail:$REPEAT"
+}
+
+find_clang() {
+  local compiler
+  for compiler in clang++-15 clang++; do
+    if command -v "$compiler" > /dev/null \
+      && "$compiler" -dumpversion | grep -qE '^(1[5-9]|[2-9][0-9])'; then
+      echo "$compiler"
+      return
+    fi
+  done
+  return 1
+}
+
+# The oldest clang that is supported: every part, warnings as errors, and the C++ tests.
+clang() {
+  local compiler root=()
+  ((EUID == 0)) || root=(sudo -n)
+  if ! compiler=$(find_clang); then
+    "${root[@]}" apt-get install -y --no-install-recommends clang-15 > build/clang.log 2>&1 < /dev/null
+    compiler=$(find_clang) || { echo "no clang 15 or newer; run: apt-get install clang-15"; return 77; }
+  fi
+  cmake --preset dev -Wno-dev -B build/clang -DCMAKE_CXX_COMPILER="$compiler" > build/clang.log 2>&1 \
+    || { cat build/clang.log; return 1; }
+  cmake --build build/clang -j "$JOBS" -- --quiet && ctest --test-dir build/clang --output-on-failure
 }
 
 # pytest ends with 5, a failure, where no test is marked.
@@ -44,9 +69,10 @@ if wanted kills; then
   stage "kills, two nodes" "$PYTHON" tests/long/soak.py --kills "$KILLS" --nodes aabb
 fi
 wanted pip && stage "pip installs" env PYTHON="$PYTHON" tests/long/pip_installs.sh
+wanted clang && stage "clang" clang
 wanted shaped && stage "shaped table" env PYTHON="$PYTHON" tests/long/shaped_table.sh
 if ((passed + failed + skipped == 0)); then
-  echo "long: STAGES='$STAGES' names no stage of: pip python engines multiprocess soak kills shaped" >&2
+  echo "long: STAGES='$STAGES' names no stage of: pip python engines multiprocess soak kills shaped clang" >&2
   exit 2
 fi
 summary long
