@@ -151,6 +151,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", default="isthmus")
     parser.add_argument("--cases", default="all", help="names separated by commas")
+    parser.add_argument("--without", default="", help="names to leave out of --cases all")
     parser.add_argument("--size", default="tiny", choices=SHAPES)
     parser.add_argument("--once", action="store_true", help="no second run of each case")
     parser.add_argument("--steps", type=int, default=6)
@@ -168,7 +169,7 @@ def main() -> int:
     judge = Judge(args)
     names = args.cases.split(",")
     if args.cases == "all":
-        names = list(_CASES)
+        names = [name for name in _CASES if name not in args.without.split(",")]
     if RANK == 0:
         print(
             f"{args.backend}, {SIZE} ranks, {args.size}, {args.steps} steps\n"
