@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
 #include "plugins/torch/checks.h"
@@ -20,14 +19,18 @@
 #include "plugins/torch/job.h"
 #include "plugins/torch/pooled_tensor.h"
 #include "plugins/torch/sparse.h"
+#include "plugins/torch/versions.h"
 #include "plugins/torch/work.h"
 #include "plugins/torch/worlds.h"
 
 namespace isthmus::plugin {
 
-struct Options final : c10d::Backend::Options {
-  explicit Options(milliseconds limit = kBackendDefaultTimeout)
-      : c10d::Backend::Options(kName, limit) {}
+struct Options final : CloneableOptions {
+  explicit Options(milliseconds limit = kBackendDefaultTimeout) : CloneableOptions(kName, limit) {}
+
+  c10::intrusive_ptr<c10d::Backend::Options> clone() const override {
+    return c10::make_intrusive<Options>(*this);
+  }
 };
 
 // Threads that the world joins may be about to take Python's lock: give it up meanwhile.
@@ -36,11 +39,11 @@ inline void end_world(std::unique_ptr<World> world) {
   world.reset();
 }
 
-class BackendIsthmus final : public c10d::Backend {
+class BackendIsthmus final : public BackendBase {
  public:
   BackendIsthmus(std::shared_ptr<Group> group, c10::intrusive_ptr<Options> options,
                  const GroupRequest& request)
-      : Backend(request.rank, request.size),
+      : BackendBase(request.rank, request.size),
         group_(std::move(group)),
         issuer_(*this, group_),
         options_(std::move(options)),
@@ -66,7 +69,7 @@ class BackendIsthmus final : public c10d::Backend {
 
   const std::string getBackendName() const override { return kName; }
 
-  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+  c10::intrusive_ptr<BackendOptions> getBackendOptions() override { return options_; }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override {
     const Tensor& tensor = only(tensors, "all_reduce");
@@ -152,7 +155,7 @@ class BackendIsthmus final : public c10d::Backend {
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::AllgatherOptions& opts) override {
     check_sizes("all_gather", outputs.size(), inputs.size());
-    Job job = new_job(OpType::COALESCED, "isthmus:all_gather_coalesced", opts, outputs);
+    Job job = new_job(kAllGatherCoalesced, "isthmus:all_gather_coalesced", opts, outputs);
     job.inputs = inputs;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       job.calls.push_back(gather_call(job, outputs[i], inputs[i]));
@@ -205,8 +208,7 @@ class BackendIsthmus final : public c10d::Backend {
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::ReduceScatterOptions& opts) override {
     check_sizes("reduce_scatter", outputs.size(), inputs.size());
-    Job job = new_job(OpType::REDUCE_SCATTER_TENSOR_COALESCED, "isthmus:reduce_scatter_coalesced",
-                      opts, outputs);
+    Job job = new_job(kReduceScatterCoalesced, "isthmus:reduce_scatter_coalesced", opts, outputs);
     job.inputs = inputs;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       job.calls.push_back(scatter_call(job, outputs[i], inputs[i], opts.reduceOp));
@@ -430,9 +432,9 @@ class BackendIsthmus final : public c10d::Backend {
   void eagerConnectSingleDevice(at::Device /*device*/) override {}
 
   // A group of some of this one's ranks, in their order here; null on the others.
-  c10::intrusive_ptr<c10d::Backend> split(
-      const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
-      const c10::intrusive_ptr<c10d::Backend::Options>& opts) override {
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<BackendOptions>& opts) override {
     const auto own_place = std::find(ranks.begin(), ranks.end(), getRank());
     if (own_place == ranks.end()) {
       return {};
@@ -450,7 +452,7 @@ class BackendIsthmus final : public c10d::Backend {
 
   // A group with ranks of other jobs, which `store` is shared with.
   c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
-                                          const c10::intrusive_ptr<c10d::Backend::Options>& opts,
+                                          const c10::intrusive_ptr<BackendOptions>& opts,
                                           const int& rank, const int& size) override {
     GroupRequest request = request_of(*opts);
     request.rank = rank;
@@ -472,7 +474,7 @@ class BackendIsthmus final : public c10d::Backend {
     std::size_t bytes = 0;
   };
 
-  GroupRequest request_of(const c10d::Backend::Options& options) const {
+  GroupRequest request_of(const BackendOptions& options) const {
     GroupRequest request;
     request.restart = restart_;
     request.timeout_ms = options.timeout.count();

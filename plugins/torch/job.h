@@ -17,6 +17,7 @@
 
 #include "collectives/call.h"
 #include "plugins/torch/store.h"
+#include "plugins/torch/versions.h"
 #include "schedule/work.h"
 
 namespace isthmus::plugin {
@@ -124,7 +125,7 @@ inline constexpr const char* kReduceNames[] = {"SUM",  "AVG", "PRODUCT", "MIN", 
 
 // The factor of a PREMUL_SUM: each rank has its own.
 inline double factor_of(const ReduceOp& op, const char* name) {
-  const auto* premul = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+  const auto* premul = dynamic_cast<const PreMulSum*>(op.supplement_.get());
   if (premul == nullptr) {
     refuse(Code::kInvalidArgument,
            c10::str("isthmus ", name,

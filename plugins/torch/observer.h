@@ -32,7 +32,7 @@ namespace isthmus::plugin {
 class Observer {
  public:
   using Hook = std::function<void(std::shared_ptr<c10d::WorkInfo>)>;
-  using Clock = std::chrono::steady_clock;
+  using Clock = decltype(c10d::WorkInfo::timeStarted)::clock;  // torch 2.8 and 2.9: system_clock
 
   // `backend` is alive whenever an operation begins.
   Observer(const c10d::Backend& backend, const std::shared_ptr<Group>& group)

@@ -126,6 +126,22 @@ except ImportError as error:
     assert "pip install" in done.stdout and done.stdout.count("\n") == 1
 
 
+def test_the_sentence_names_every_torch_that_the_installation_is_for(tmp_path):
+    for name in ("_C_2_13.so", "_C_2_8.so", "_C_2_10.so"):
+        (tmp_path / name).touch()
+    text = f"""
+import isthmus._torch as chosen, torch
+chosen.__path__ = [{str(tmp_path)!r}]
+torch.__version__ = "2.99.1+cpu"
+try:
+    chosen.load()
+except ImportError as error:
+    print(error)
+"""
+    done = run_script(text)
+    assert "built for torch 2.8, 2.10, 2.13 and cannot" in done.stdout, done.stdout + done.stderr
+
+
 def test_the_shim_itself_refuses_another_torch():
     text = """
 import torch, isthmus._torch as chosen, importlib

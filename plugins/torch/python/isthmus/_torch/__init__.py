@@ -26,7 +26,8 @@ def _version_of(torch_version: str) -> tuple[str, str]:
 def _built_for() -> list[str]:
     """Minor versions of torch that this installation has a shim for, as in "2.13"."""
     names = (module.name for module in pkgutil.iter_modules(__path__))
-    return sorted(name[3:].replace("_", ".") for name in names if name.startswith("_C_"))
+    numbers = sorted([int(part) for part in n[3:].split("_")] for n in names if n[:3] == "_C_")
+    return [".".join(map(str, number)) for number in numbers]
 
 
 def load() -> Any:
