@@ -9,6 +9,9 @@ ISTHMUS_TORCH_PIP_ARGS ?=
 # The library reports every ISTHMUS_ variable that it does not know, and this one is not its own.
 unexport ISTHMUS_TORCH_PIP_ARGS
 
+# Releases of torch that `make wheel` makes shims for; without, the one in .venv.
+TORCH ?=
+
 # Compilers at once.
 export JOBS ?= 2
 
@@ -33,16 +36,15 @@ test: setup  ## build; unit, conformance, simulation, multi-process and Python t
 check: setup  ## format, style, layers, headers, clang-tidy, sanitizers, labs
 	@tools/check.sh
 
-long: package  ## soaks, kills, repeated tests, shaped tables: about 30 minutes on 2 cores
+long: package  ## soaks, kills, repeated tests, shaped tables, every torch: over an hour on 2 cores
 	@tools/run_long.sh
 
 format: setup  ## lay out every C++ file
 	@git ls-files -z --cached --others --exclude-standard -- '*.cc' '*.h' \
 	  | xargs -0 -r .venv/bin/clang-format -i
 
-wheel: setup  ## the Python package as a wheel, in dist/
-	@CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/python -m pip --disable-pip-version-check wheel \
-	  --no-input --no-deps --no-build-isolation -w dist .
+wheel: setup  ## the Python package as a wheel, in dist/; TORCH="2.12.1 2.13.0" names releases
+	@tools/wheel.sh $(TORCH)
 
 clean:  ## remove what was built; .venv stays
 	@rm -rf build dist run-output
