@@ -107,7 +107,7 @@ def test_a_small_dev_shm_is_not_needed(namespaces):
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("room_mb", [16, 64])
+@pytest.mark.parametrize("room_mb", [pytest.param(16, marks=pytest.mark.long), 64])
 def test_a_small_dev_shm_is_worked_around(namespaces, room_mb):
     """O-19: with files in /dev/shm. One warning says what is needed, what is free, and the cure."""
     _, done = _in_small_shm(room_mb << 20, ISTHMUS_SHM_NAMED="1")
@@ -130,7 +130,7 @@ def test_dev_shm_ends_at_any_place(namespaces, spare_kb):
     assert "SIGBUS" not in done.stderr and done.stderr.count("cannot hold") <= 1, done.stderr
 
 
-@pytest.mark.parametrize("segments", [0, 2])
+@pytest.mark.parametrize("segments", [pytest.param(0, marks=pytest.mark.long), 2])
 def test_a_small_dev_shm_is_an_error_where_that_is_asked_for(namespaces, segments):
     """Also of those ranks that found room: they do not wait for the others until a limit."""
     room = segments * _bytes_needed() + (100 << 10)

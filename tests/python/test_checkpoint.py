@@ -119,7 +119,7 @@ def test_saved_on_some_ranks_and_loaded_on_others(pool, tmp_path, size, later):
     assert len(set(saved + loaded)) == 1
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.long), 4])
 def test_saved_while_training_goes_on(pool, tmp_path, size):
     pool(size).call(__file__, "save_while_training", str(tmp_path), 3, 25)
 

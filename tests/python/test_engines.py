@@ -180,8 +180,10 @@ def profiled() -> list[str]:
     return sorted({event["name"] for event in events if "isthmus:" in event.get("name", "")})
 
 
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("function", ["redistribute", "joined", "averaged"])
+@pytest.mark.parametrize(
+    ("function", "size"),
+    [("redistribute", 4), ("joined", 2), ("joined", 4), ("averaged", 2), ("averaged", 4)],
+)
 def test_engines(pool, size, function):
     pool(size).call(__file__, function)
 

@@ -72,7 +72,7 @@ def test_clean_exit(how):
 
 @pytest.mark.parametrize("how", ["leave", "destroy"])
 def test_clean_exit_of_six_lines(how):
-    for _ in range(3):
+    for _ in range(2):
         _exits(_SIX_LINES, how)
 
 
