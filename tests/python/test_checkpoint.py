@@ -128,5 +128,5 @@ def test_saved_while_training_goes_on(pool, tmp_path, size):
 @pytest.mark.parametrize("nodes", ["", "aabb"])
 def test_saved_often_while_training_goes_on(pool, tmp_path, nodes):
     pool(4, nodes).call(
-        __file__, "save_while_training", str(tmp_path), 40, 25, limit_s=400
+        __file__, "save_while_training", str(tmp_path), 12, 25, limit_s=400
     )
