@@ -147,7 +147,8 @@ def begin_again(rounds: int, sleeper: int) -> None:
         dist.destroy_process_group()
         counts.append(len(os.listdir("/proc/self/fd")))
     assert time.monotonic() - begin < 40
-    assert abs(counts[-1] - counts[1]) <= 2, counts
+    # Only growth is a leak: rank 0 serves the store, and the others' connections end with them.
+    assert max(counts) <= counts[1] + 2, counts
     # The server goes last.
     store.add("left", 1)
     while rank == 0 and store.add("left", 0) < size:
