@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +29,7 @@ _AFTER_FAILURE_S = 10.0
 _LATE = {"lost": "no answer in time"}
 
 _WORKER = Path(__file__).with_name("worker.py")
+_FORK_SERVER = Path(__file__).with_name("fork_server.py")
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -117,6 +120,72 @@ class Programs:
         self._folder.cleanup()
 
 
+class Forked:
+    """A process of the fork server, as far as the tests need it like a ``subprocess.Popen``."""
+
+    _server: socket.socket | None = None
+    _server_process: subprocess.Popen[bytes] | None = None  # ends with this one
+
+    def __init__(self, env: dict[str, str], errors: int) -> None:
+        inside, outside, status = os.pipe(), os.pipe(), os.pipe()
+        streams = [inside[0], outside[1], errors, status[1]]
+        socket.send_fds(self._connect(), [json.dumps(env).encode()], streams)
+        for fd in (inside[0], outside[1], status[1]):
+            os.close(fd)
+        self.stdin = os.fdopen(inside[1], "wb")
+        self.stdout = os.fdopen(outside[0], "rb")
+        self.returncode: int | None = None
+        self._status = os.fdopen(status[0], "rb", buffering=0)
+        self.pid = int(self._line(_JOIN_LIMIT_S) or 0)
+        assert self.pid, "the fork server has ended"
+
+    @classmethod
+    def _connect(cls) -> socket.socket:
+        if cls._server is None:
+            # A message is one request.
+            cls._server, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with far:
+                cls._server_process = subprocess.Popen(
+                    [sys.executable, str(_FORK_SERVER), str(far.fileno())],
+                    env=environment(),
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[far.fileno()],
+                )
+        return cls._server
+
+    def _line(self, limit_s: float) -> bytes | None:
+        """A line of the status, which is written whole; empty when whoever wrote has ended."""
+        if not select.select([self._status], [], [], limit_s)[0]:
+            return None
+        line = b""
+        while not line.endswith(b"\n"):
+            more = self._status.read(1)
+            if not more:
+                return line
+            line += more
+        return line
+
+    def poll(self) -> int | None:
+        return self._ended(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        ended = self._ended(timeout)
+        if ended is None:
+            raise subprocess.TimeoutExpired(f"rank with pid {self.pid}", timeout or 0)
+        return ended
+
+    def _ended(self, limit_s: float | None) -> int | None:
+        if self.returncode is None:
+            line = self._line(limit_s)
+            if line is not None:
+                self.returncode = int(line or -signal.SIGKILL)
+        return self.returncode
+
+    def send_signal(self, how: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, how)
+
+
 class Rank:
     """One process that runs functions on request."""
 
@@ -124,23 +193,17 @@ class Rank:
         self.rank = rank
         self.errors = folder / f"rank{rank}.err"
         with self.errors.open("wb") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, str(_WORKER)],
-                env=environment(RANK=str(rank), WORLD_SIZE=str(size), **env),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
+            self.process = Forked(
+                environment(RANK=str(rank), WORLD_SIZE=str(size), **env), errors.fileno()
             )
         self._received = b""
 
     def send(self, request: dict[str, Any]) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(request).encode() + b"\n")
         self.process.stdin.flush()
 
     def receive(self, deadline: float) -> dict[str, Any]:
         """The next reply; {"lost": why} when the process ended or the time is up."""
-        assert self.process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
             while b"\n" not in self._received:
@@ -231,11 +294,10 @@ class Ranks:
     def close(self, limit_s: float = 10) -> list[int]:
         """Lets the ranks end by themselves, kills those that do not; their exit codes."""
         for rank in self.ranks:
-            if rank.process.stdin is not None:
-                try:
-                    rank.process.stdin.close()
-                except BrokenPipeError:
-                    pass
+            try:
+                rank.process.stdin.close()
+            except BrokenPipeError:
+                pass
         deadline = time.monotonic() + limit_s
         for rank in self.ranks:
             try:
@@ -243,8 +305,7 @@ class Ranks:
             except subprocess.TimeoutExpired:
                 rank.kill()
                 rank.process.wait(5)
-            if rank.process.stdout is not None:
-                rank.process.stdout.close()
+            rank.process.stdout.close()
         self._folder.cleanup()
         return [rank.process.returncode for rank in self.ranks]
 
