@@ -111,9 +111,4 @@ void BufferPool::give_back(void* data, std::size_t bytes) {
   }
 }
 
-std::size_t BufferPool::idle_bytes() const {
-  const std::lock_guard lock(mutex_);
-  return idle_bytes_;
-}
-
 }  // namespace isthmus::plugin

@@ -31,10 +31,8 @@ class BufferPool {
   // `bytes` as they were taken.
   void give_back(void* data, std::size_t bytes);
 
-  std::size_t idle_bytes() const;
-
  private:
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::map<std::size_t, std::vector<void*>> idle_;  // by length of the block
   std::size_t idle_bytes_ = 0;
   std::size_t used_bytes_ = 0;

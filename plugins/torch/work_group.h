@@ -2,8 +2,8 @@
 
 // Included by shim.cc only: one Work for a group of operations.
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <map>
 #include <memory>
@@ -15,6 +15,7 @@
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "base/clock.h"
 #include "plugins/torch/job.h"
 #include "plugins/torch/work.h"
 
@@ -51,9 +52,10 @@ class WorkGroup final : public c10d::Work {
   // `timeout` is for all of them together. The first error ends the wait: what still runs keeps its
   // memory itself.
   bool wait(milliseconds timeout) override {
-    const auto begin = std::chrono::steady_clock::now();
+    const Deadline deadline = Deadline::after_ms(timeout.count());
     for (const auto& work : works_) {
-      work->wait(left_of(timeout, begin));
+      const milliseconds left(std::max<std::int64_t>(deadline.left_ms(monotonic_ns()), 1));
+      work->wait(timeout == kNoTimeout ? kNoTimeout : left);
     }
     return true;
   }
@@ -94,15 +96,6 @@ class WorkGroup final : public c10d::Work {
   }
 
  private:
-  static milliseconds left_of(milliseconds timeout, std::chrono::steady_clock::time_point begin) {
-    if (timeout == kNoTimeout) {
-      return timeout;
-    }
-    const auto spent =
-        std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
-    return std::max(timeout - spent, milliseconds(1));
-  }
-
   const Works works_;
 };
 
