@@ -25,6 +25,7 @@ struct ComplexProductKernel {
   static constexpr int kUnroll = 4;
   static constexpr bool kFixedSources = false;
   static constexpr std::size_t kParts = 2;
+  static constexpr std::size_t kPrefetchLines = 0;
 
   HWY_INLINE Acc start(Acc v) const { return v; }
 

@@ -42,6 +42,7 @@ struct FloatKernel {
   static constexpr int kUnroll = 4;
   static constexpr bool kFixedSources = kOp == RedOp::kSum || kOp == RedOp::kAvg;
   static constexpr std::size_t kParts = 1;
+  static constexpr std::size_t kPrefetchLines = 0;
   Scale scaling;
 
   template <class Number>

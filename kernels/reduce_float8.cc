@@ -36,6 +36,7 @@ struct Float8SumKernel {
   static constexpr int kUnroll = 4;
   static constexpr bool kFixedSources = false;
   static constexpr std::size_t kParts = 1;
+  static constexpr std::size_t kPrefetchLines = kWideningPrefetch;
   static constexpr bool kHasInfinity = Format::kKind == Float8Kind::kIeee;
   static_assert(Format::kKind != Float8Kind::kFnuz);
   Scale scaling;

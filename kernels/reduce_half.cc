@@ -28,6 +28,7 @@ struct HalfSumKernel {
   static constexpr int kUnroll = 4;
   static constexpr bool kFixedSources = kOp != RedOp::kProd;
   static constexpr std::size_t kParts = 1;
+  static constexpr std::size_t kPrefetchLines = kWideningPrefetch;
   Scale scaling;
 
   template <class Number>
@@ -69,6 +70,7 @@ struct BFloat16SumKernel {
   static constexpr int kUnroll = 4;
   static constexpr bool kFixedSources = kOp != RedOp::kProd;
   static constexpr std::size_t kParts = 1;
+  static constexpr std::size_t kPrefetchLines = kWideningPrefetch;
   Scale scaling;
 
   template <class Number>

@@ -48,6 +48,7 @@ struct IntegerKernel {
   static constexpr int kUnroll = 4;
   static constexpr bool kFixedSources = kOp == RedOp::kSum && sizeof(T) >= 4;
   static constexpr std::size_t kParts = 1;
+  static constexpr std::size_t kPrefetchLines = 0;
 
   HWY_INLINE Acc start(Acc v) const { return v; }
 

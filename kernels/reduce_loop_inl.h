@@ -11,11 +11,13 @@
 //   finish(acc)        the vector to store;
 //   kUnroll            vectors per step, so that the accumulators stay in registers;
 //   kFixedSources      true where the usual numbers of sources are worth loops of their own;
-//   kParts             Storages per element: 2 for complex numbers, whose parts are the lanes.
+//   kParts             Storages per element: 2 for complex numbers, whose parts are the lanes;
+//   kPrefetchLines     how far ahead to ask for the sources' cache lines, 0: not at all.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include "base/dtype.h"
@@ -38,6 +40,10 @@ namespace HWY_NAMESPACE {
 namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
+
+// For kernels that widen: their many instructions fill the processor's window long before it has
+// seen enough lines to hide the way to another core's cache. Sums of wider types need no help.
+constexpr std::size_t kWideningPrefetch = 16;
 
 template <class Kernel>
 HWY_INLINE typename Kernel::Acc canonical_accumulators(const Kernel& kernel,
@@ -131,6 +137,22 @@ HWY_INLINE void reduce_step(const Kernel& kernel, typename Kernel::Storage* dst,
   }
 }
 
+// Asks for the cache lines of every source that begin kPrefetchLines behind a step at offset i.
+template <class Kernel>
+HWY_INLINE void prefetch_step(const void* const* sources, int n, std::size_t i) {
+  constexpr std::size_t kLine = 64;
+  constexpr std::size_t kStepBytes =
+      hn::MaxLanes(typename Kernel::D()) * Kernel::kUnroll * sizeof(typename Kernel::Storage);
+  const std::size_t ahead = i * sizeof(typename Kernel::Storage) + Kernel::kPrefetchLines * kLine;
+  for (int k = 0; k < n; ++k) {
+    const char* const from = static_cast<const char*>(sources[k]) + ahead;
+    HWY_UNROLL(8)
+    for (std::size_t line = 0; line < kStepBytes; line += kLine) {
+      hwy::Prefetch(from + line);
+    }
+  }
+}
+
 // count >= one vector. The last vector ends with the last element and is computed first, before an
 // in-place result can overwrite what it reads; the overlap is written twice with the same bits.
 template <int kSources, class Kernel>
@@ -153,6 +175,14 @@ HWY_INLINE void reduce_loop(const Kernel& kernel, void* dst_bytes, const void* c
   const hn::Vec<typename Kernel::D> tail =
       reduce_vector<kSources>(kernel, whole, sources, source_count, last);
   std::size_t i = 0;
+  if constexpr (Kernel::kPrefetchLines != 0 && kSources != 1) {
+    // Never beyond the end: what lies there may be written by another core just now.
+    constexpr std::size_t kAhead = Kernel::kPrefetchLines * 64 / sizeof(T);
+    for (; i + kAhead + kStep <= count; i += kStep) {
+      prefetch_step<Kernel>(sources, source_count, i);
+      reduce_step<kSources>(kernel, dst, sources, source_count, i);
+    }
+  }
   for (; i + kStep <= count; i += kStep) {
     reduce_step<kSources>(kernel, dst, sources, source_count, i);
   }
@@ -212,7 +242,7 @@ HWY_INLINE void scale_any_count(const Kernel& kernel, void* dst, const void* src
   using T = typename Kernel::Storage;
   constexpr std::size_t kLanes = hn::MaxLanes(typename Kernel::D());
   if (count >= kLanes) {
-    return reduce_loop<0>(kernel, dst, &src, 1, count);
+    return reduce_loop<1>(kernel, dst, &src, 1, count);
   }
   if (count == 0) {
     return;  // The pointers may be null.
@@ -220,7 +250,7 @@ HWY_INLINE void scale_any_count(const Kernel& kernel, void* dst, const void* src
   T few[kLanes] = {};
   const void* source = few;
   std::memcpy(few, src, count * sizeof(T));
-  reduce_loop<0>(kernel, few, &source, 1, kLanes);
+  reduce_loop<1>(kernel, few, &source, 1, kLanes);
   std::memcpy(dst, few, count * sizeof(T));
 }
 

@@ -28,6 +28,7 @@ struct NarrowAverageKernel {
   static constexpr int kUnroll = 2;
   static constexpr bool kFixedSources = false;
   static constexpr std::size_t kParts = 1;
+  static constexpr std::size_t kPrefetchLines = 0;
   float divisor;
 
   HWY_INLINE Acc start(hn::Vec<D> v) const { return hn::PromoteTo(WideTag(), v); }

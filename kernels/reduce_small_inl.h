@@ -55,6 +55,7 @@ struct SmallOrderKernel {
   static constexpr int kUnroll = 4;
   static constexpr bool kFixedSources = false;
   static constexpr std::size_t kParts = 1;
+  static constexpr std::size_t kPrefetchLines = kWideningPrefetch;
   static constexpr Signed kMost = std::numeric_limits<Signed>::max();
   static constexpr bool kMinimum = kOp == RedOp::kMin;
   // How far the NaNs reach beyond an infinity.

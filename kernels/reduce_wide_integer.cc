@@ -26,6 +26,7 @@ struct Int32AverageKernel {
   static constexpr int kUnroll = 2;
   static constexpr bool kFixedSources = false;
   static constexpr std::size_t kParts = 1;
+  static constexpr std::size_t kPrefetchLines = 0;
   double divisor;
 
   HWY_INLINE Acc start(hn::Vec<D> v) const { return hn::PromoteTo(WideTag(), v); }
