@@ -7,7 +7,9 @@
 // each other. A repetition is a barrier and then the calls; its time is the largest over the
 // ranks, divided by the calls. README.md has the options.
 #include <algorithm>
+#include <bit>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -53,6 +55,8 @@ struct Options {
   int repetitions = 5;
   bool touch = false;  // Each call apart, on data just written: as an application has them.
   bool pin = true;     // Round robin over the processors, the same for every library.
+  // float32 for every library; all_reduce of ours also in 16-bit types.
+  std::string dtype = "float32";
 };
 
 Options parse(int argc, char** argv) {
@@ -78,6 +82,8 @@ Options parse(int argc, char** argv) {
       options.touch = number != 0;
     } else if (key == "--pin") {
       options.pin = number != 0;
+    } else if (key == "--dtype") {
+      options.dtype = argv[i + 1];
     } else if (key != "--rank" && key != "--size" && key != "--kvs") {  // lib_ccl.h reads these.
       std::fprintf(stderr, "bench: no option %s\n", argv[i]);
       std::exit(2);
@@ -104,12 +110,26 @@ void exchange(AnyLib* lib, float* in, float* out, std::size_t count) {
   }
 }
 
+// Makes all_reduce use that type, and returns the bytes of an element.
+template <typename AnyLib>
+std::size_t use_dtype(AnyLib* lib, const std::string& name) {
+  if constexpr (requires { lib->use_dtype(name); }) {
+    return lib->use_dtype(name);
+  }
+  if (name != "float32") {
+    std::fprintf(stderr, "bench: no %s with this library\n", name.c_str());
+    std::exit(2);
+  }
+  return sizeof(float);
+}
+
 class Bench {
  public:
   Bench(Lib* lib, const Options& options)
       : lib_(*lib),
         options_(options),
         size_(static_cast<std::size_t>(lib->size())),
+        element_(use_dtype(lib, options.dtype)),
         a_(room_for(options.most / sizeof(float) + size_)),
         b_(room_for(options.most / sizeof(float) + size_)) {}
 
@@ -123,7 +143,9 @@ class Bench {
 
   void run() {
     for (const Op op : kOps) {
-      if (op == Op::kAllToAll && !Lib::kAllToAll) {
+      const bool no_such = (op == Op::kAllToAll && !Lib::kAllToAll) ||
+                           (op != Op::kAllReduce && element_ != sizeof(float));
+      if (no_such) {
         continue;
       }
       const std::string wanted = "," + options_.ops + ",";
@@ -144,8 +166,8 @@ class Bench {
     while (want < end) {
       const std::size_t bytes = std::min(static_cast<std::size_t>(want), options_.most);
       want *= options_.factor;
-      const std::size_t floats = bytes / sizeof(float);
-      count_ = blocks ? std::max<std::size_t>(1, floats / size_) : floats;
+      const std::size_t elements = bytes / element_;
+      count_ = blocks ? std::max<std::size_t>(1, elements / size_) : elements;
       all_ = op == Op::kBarrier ? 0 : blocks ? count_ * size_ : count_;
       if (all_ != last || op == Op::kBarrier) {
         last = all_;
@@ -215,8 +237,20 @@ class Bench {
     return true;
   }
 
+  // Of 16-bit types: the sum of ones of 2, 4 or 8 ranks.
+  bool halves_right() {
+    const bool brain = options_.dtype == "bfloat16";
+    const auto one = static_cast<std::uint16_t>(brain ? 0x3F80 : 0x3C00);
+    const auto log2 = static_cast<unsigned>(std::bit_width(size_)) - 1;
+    const auto sum = static_cast<std::uint16_t>(one + (log2 << (brain ? 7 : 10)));
+    auto* const halves = reinterpret_cast<std::uint16_t*>(a_);
+    std::fill(halves, halves + all_, one);
+    call();
+    return std::all_of(halves, halves + all_, [&](std::uint16_t half) { return half == sum; });
+  }
+
   // The first call of a size is checked: all of a small buffer, ends and samples of a large one.
-  void check() {
+  bool floats_right() {
     for (std::size_t i = 0; i < all_; ++i) {
       a_[i] = input(i);
     }
@@ -227,18 +261,24 @@ class Bench {
       ok = ok && right(i);
       i += all_ > 4096 && i > 1024 && i + 2048 < all_ ? 509 : 1;
     }
-    if (!ok) {
+    return ok;
+  }
+
+  void check() {
+    if (!(element_ == sizeof(float) ? floats_right() : halves_right())) {
       std::fprintf(stderr, "%s rank %d: WRONG %s of %zu bytes\n", options_.label.c_str(),
-                   lib_.rank(), name_of(op_), all_ * sizeof(float));
+                   lib_.rank(), name_of(op_), bytes());
     }
   }
+
+  std::size_t bytes() const { return all_ * element_; }
 
   double timed(int calls) {
     double us = 0;
     const int step = options_.touch ? 1 : calls;
     for (int i = 0; i < calls; i += step) {
       if (options_.touch) {
-        std::memset(a_, 0, all_ * sizeof(float));
+        std::memset(a_, 0, bytes());
       }
       lib_.barrier();
       us -= now_us();
@@ -253,9 +293,9 @@ class Bench {
   void measure() {
     check();
     // From here on the data are zeros, which sums leave alone.
-    std::memset(a_, 0, all_ * sizeof(float));
-    std::memset(b_, 0, all_ * sizeof(float));
-    double once = timed(all_ * sizeof(float) < (1 << 20) ? lib_.size() : 1);
+    std::memset(a_, 0, bytes());
+    std::memset(b_, 0, bytes());
+    double once = timed(bytes() < (1 << 20) ? lib_.size() : 1);
     for (int i = 0; i < 3 && once < options_.target_us; ++i) {
       once = std::min(once, timed(2));
     }
@@ -267,7 +307,7 @@ class Bench {
     std::sort(us.begin(), us.end());
     if (lib_.rank() == 0) {
       std::printf("%s,%s,%zu,%zu,%.3f,%.3f,%.3f,%d,%d\n", options_.label.c_str(), name_of(op_),
-                  size_, all_ * sizeof(float), us[us.size() / 2], us.front(), us.back(), calls,
+                  size_, bytes(), us[us.size() / 2], us.front(), us.back(), calls,
                   options_.repetitions);
       std::fflush(stdout);
     }
@@ -276,12 +316,13 @@ class Bench {
   Lib& lib_;
   Options options_;
   std::size_t size_;
+  std::size_t element_;  // Bytes.
   float* a_;
   float* b_;
   float* block_ = nullptr;  // Where reduce_scatter left this rank's block.
   Op op_ = Op::kAllReduce;
-  std::size_t count_ = 0;  // Floats of a call's argument.
-  std::size_t all_ = 0;    // Floats of the whole buffer.
+  std::size_t count_ = 0;  // Elements of a call's argument.
+  std::size_t all_ = 0;    // Elements of the whole buffer.
   int root_ = 0;
 };
 

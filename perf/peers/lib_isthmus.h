@@ -4,7 +4,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <string>
 
+#include "base/dtype.h"
 #include "collectives/communicator.h"
 #include "collectives/world.h"
 
@@ -12,7 +14,7 @@
 // from mpirun or srun. Any failure ends the process.
 class Lib {
  public:
-  static constexpr bool kAllToAll = false;
+  static constexpr bool kAllToAll = true;
 
   Lib(int*, char***) : world_(checked(isthmus::World::from_launcher())) {}
 
@@ -28,7 +30,15 @@ class Lib {
   }
 
   void all_reduce(float* buffer, std::size_t count) {
-    check(group().all_reduce(buffer, buffer, count, kFloat, isthmus::RedOp::kSum));
+    check(group().all_reduce(buffer, buffer, count, dtype_, isthmus::RedOp::kSum));
+  }
+
+  // Of all_reduce; the other operations move float32. Returns the bytes of an element.
+  std::size_t use_dtype(const std::string& name) {
+    if (name != "float32") {
+      dtype_ = name == "bfloat16" ? isthmus::DType::kBFloat16 : isthmus::DType::kFloat16;
+    }
+    return isthmus::dtype_bytes(dtype_);
   }
 
   void all_gather(float* buffer, std::size_t count) {
@@ -43,6 +53,10 @@ class Lib {
 
   void broadcast(float* buffer, std::size_t count, int root) {
     check(group().broadcast(buffer, count, kFloat, root));
+  }
+
+  void all_to_all(float* in, float* out, std::size_t count) {
+    check(group().all_to_all(in, out, count, kFloat));
   }
 
  private:
@@ -72,4 +86,5 @@ class Lib {
   std::size_t offset(std::size_t count) const { return static_cast<std::size_t>(rank()) * count; }
 
   std::unique_ptr<isthmus::World> world_;
+  isthmus::DType dtype_ = kFloat;
 };

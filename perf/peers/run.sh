@@ -4,7 +4,8 @@
 #   run.sh -n 2 --rounds 5 isthmus impi ompi4 -- --ops all_reduce --touch 1
 #
 # Runs the peers in turn (A B C, A B C, ...), N rounds of it, under a lock, and appends CSV.
-# Peers: isthmus, gloo, ompi4 ompi5 (ompi[45]-han -tuned), mpich4 mpich5, impi, oneccl,
+# Peers: isthmus, gloo, ompi4 ompi5 (ompi[45]-han -tuned), mpich4 mpich5, impi, impi-yield (its
+#   ranks hand the processor on), oneccl,
 #   deepspeed-shm (a ds_shm.py with all_reduce), bare (the limits' oracle, options in BENCH_BARE),
 #   torch:BACKEND:MODULE (a torch.distributed backend that MODULE's import registers); torch:fake:os
 #   is torch's group that moves nothing, the floor under any backend.
@@ -18,10 +19,10 @@
 #                rows, for the distance of a virtual machine's processors changes while one measures
 # BENCH_PYTHON   a python with torch
 # BENCH_LOCK     a lock file held for each run
-# BENCH_SCHED    "chrt -f 1" for ranks <= processors, or for peers that yield; else, as root, ranks
-#                run at nice -20, but gloo's, which sleep in the kernel and would wait out another
-#                task's time slice at each wake-up, under SCHED_FIFO. Never FIFO for spinning ranks
-#                that outnumber the processors.
+# BENCH_SCHED    what root's ranks run under: "chrt -f 1" on a machine that others use, too. Default
+#                nice -20, but for gloo's ranks, which sleep in the kernel and would wait out another
+#                task's time slice at each wake-up, SCHED_FIFO. Peers that spin and outnumber the
+#                processors run at nice -20 whatever it says: under FIFO they would hold them all.
 # BENCH_TIMEOUT  seconds a run may take (150)
 # NETLAB         the lab's command, for -l
 set -uo pipefail
@@ -112,6 +113,13 @@ oneccl() {
     rm -f "$kvs"
 }
 
+spins() { # PEER: its ranks never hand the processor on
+    case $1 in
+        impi* | mpich* | ompi5* | oneccl | deepspeed-shm) ((P > $(nproc))) ;;
+        *) return 1 ;;
+    esac
+}
+
 impi() {
     export I_MPI_FABRICS=shm I_MPI_PIN=0 FI_PROVIDER=tcp FI_TCP_IFACE=rail0
     ((nodes)) && I_MPI_FABRICS=shm:ofi
@@ -133,6 +141,7 @@ gloo() {
 
 one() { # PEER
     local label=$1${BENCH_TAG:-}
+    ((alone)) && spins "$1" && local run=(nice -n -20 "${limit[@]}")
     case $1 in
         isthmus) spawn "$ours" --label "$label" "${opts[@]}" ;;
         gloo) gloo ;;
@@ -147,6 +156,7 @@ one() { # PEER
         mpich4) UCX_LOG_LEVEL=error hydra mpirun.mpich "$bin/bench_mpich4" ;;
         mpich5) UCX_LOG_LEVEL=error hydra "$bin/mpich5/bin/mpiexec" "$bin/bench_mpich5" ;;
         impi) impi ;;
+        impi-yield) I_MPI_THREAD_YIELD=2 impi ;;
         oneccl) oneccl ;;
         *) echo "run.sh: no peer $1" >&2; return 1 ;;
     esac

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Tables of run.sh's CSV: rows of one core state are compared, rounds are summed up.
 
+Those of docs/performance.md are made by perf/compare.py, which reads its CSV with this module.
+
     table.py CSV... [--ours isthmus] [--ranks N] [--op NAME] [--column median|min]
-                    [--json|--markdown]
+                    [--json]
 
 A cell is the median over the rounds and, with more than one, the spread: half of most - least, in
 percent of the median.
@@ -88,30 +90,6 @@ def show(key, table, probes, args):
         print(f"{row['bytes']:>10}" + "".join(f"{c:>16}" for c in cells) + f"{ratio:>8}  {best}")
 
 
-def show_markdown(key, table, probes, args):
-    """For documents: of the bare kernels only the fastest."""
-    op, ranks, state = key
-    names = sorted({p for peers in table.values() for p in peers if not p.startswith("bare-")})
-    names.sort(key=lambda p: (not p.startswith(args.ours), p))
-    bare = any(p.startswith("bare-") for peers in table.values() for p in peers)
-    ns = probes.get(state)
-    seen = f" (one way {min(ns)} to {max(ns)} ns)" if ns else ""
-    print(f"\n{op}, {ranks} ranks, {state} cores{seen}, us:\n")
-    print("| bytes | " + " | ".join(names) + (" | bare" if bare else "") + " | best peer / ours |")
-    print("|---" * (len(names) + 2 + bare) + "|")
-    for row in lines(table, args.ours):
-        times = row["times"]
-        if not any(p.startswith(args.ours) for p in times):
-            continue
-        cells = [cell(times[p]) if p in times else "-" for p in names]
-        kernels = {p: statistics.median(t) for p, t in times.items() if p.startswith("bare-")}
-        if bare:
-            fastest = min(kernels, key=kernels.get, default=None)
-            cells.append(f"{cell(times[fastest])} {fastest[5:]}" if fastest else "-")
-        ratio = f"{row['ratio']:.2f}" if row["ratio"] else "-"
-        print(f"| {row['bytes']} | " + " | ".join(cells) + f" | {ratio} |")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("csv", nargs="+")
@@ -119,9 +97,7 @@ def main():
     parser.add_argument("--ranks", type=int)
     parser.add_argument("--op")
     parser.add_argument("--column", choices=["median", "min"], default="median")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true")
-    form.add_argument("--markdown", action="store_true")
+    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     cells, probes = read(args.csv, {"median": 4, "min": 5}[args.column])
     keys = [k for k in cells if args.ranks in (None, k[1]) and args.op in (None, k[0])]
@@ -135,7 +111,7 @@ def main():
         print()
         return
     for key in keys:
-        (show_markdown if args.markdown else show)(key, cells[key], probes, args)
+        show(key, cells[key], probes, args)
 
 
 if __name__ == "__main__":
