@@ -142,8 +142,33 @@ class Isthmus(unittest.TestCase):
         text = run("info")
         self.ended(text)
         for word in ("dev_shm_bytes", "memlock_bytes", "transparent_hugepage_enabled", "l2_bytes",
-                     "ISTHMUS_LOG"):
+                     "memfd_sealing", "yama_ptrace_scope", "staging memory", "mtu", "ISTHMUS_LOG"):
             self.assertIn(word, text.stdout)
+
+    def test_info_tells_what_the_kernel_tells(self):
+        info = json.loads(run("info", "--json").stdout)
+        for interface in info["interfaces"]:
+            folder = pathlib.Path("/sys/class/net", interface["name"])
+            self.assertEqual(interface["mtu"], int((folder / "mtu").read_text()))
+            if interface["speed_mbit"] is not None:
+                self.assertEqual(interface["speed_mbit"], int((folder / "speed").read_text()))
+        scope = pathlib.Path("/proc/sys/kernel/yama/ptrace_scope")
+        copy = info["process_copy"]
+        self.assertEqual(copy["yama_ptrace_scope"],
+                         scope.read_text().strip() if scope.exists() else None)
+        self.assertEqual(copy["allowed"], "refusal" not in copy)
+        if copy["yama_ptrace_scope"] == "3":
+            self.assertFalse(copy["allowed"])
+
+    def test_info_finds_the_staging_of_running_ranks(self):
+        with stuck_job() as (_, pids):
+            info = json.loads(run("info", "--json").stdout)
+            ranks = {rank["pid"]: rank for rank in info["staging"]["ranks"]}
+            for pid in pids:
+                self.assertEqual(ranks[pid]["most_bytes"], 32 << 20)
+                self.assertLessEqual(ranks[pid]["used_bytes"], 32 << 20)
+            text = run("info").stdout
+            self.assertRegex(text, rf"rank 0 +pid {pids[0]} +[0-9.]+ MiB of 32.0")
 
     def test_info_env(self):
         result = run("info", "--env", env={"ISTHMUS_STAGNG_MB": "8"})

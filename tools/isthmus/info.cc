@@ -1,4 +1,7 @@
+#include <cstdint>
 #include <cstdio>
+#include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +14,7 @@
 #include "tools/command_line/command_line.h"
 #include "tools/isthmus/commands.h"
 #include "tools/isthmus/machine_facts.h"
+#include "tools/isthmus/rank_scan.h"
 #include "topology/machine.h"
 
 namespace isthmus {
@@ -64,10 +68,66 @@ Json shared_memory_json() {
   out["dev_shm_bytes"] = space ? Json(space->bytes) : Json(nullptr);
   out["dev_shm_free_bytes"] = space ? Json(space->free_bytes) : Json(nullptr);
   out["memfd"] = try_memfd() == 0;
+  out["memfd_sealing"] = try_sealing() == 0;
   out["pidfd"] = try_pidfd() == 0;
   out["memlock_bytes"] = limit_json(RLIMIT_MEMLOCK);
   out["open_files"] = limit_json(RLIMIT_NOFILE);
   return out;
+}
+
+Json process_copy_json() {
+  Json out;
+  const std::optional<std::string> scope = first_line("/proc/sys/kernel/yama/ptrace_scope");
+  const int failure = try_cross_process_copy();
+  out["allowed"] = failure == 0;
+  if (failure != 0) {
+    out["refusal"] = std::strerror(failure);
+  }
+  out["yama_ptrace_scope"] = scope ? Json(*scope) : Json(nullptr);
+  return out;
+}
+
+// Of the ranks that `isthmus status` finds.
+Json staging_json() {
+  Json out;
+  const Result<std::vector<StagingSeen>> seen = scan_staging();
+  if (!seen.ok()) {
+    out["unknown"] = seen.error().message;
+    return out;
+  }
+  std::uint64_t used = 0;
+  Json ranks = Json::array();
+  for (const StagingSeen& rank : *seen) {
+    Json entry;
+    entry["rank"] = rank.world_rank;
+    entry["pid"] = rank.pid;
+    entry["most_bytes"] = rank.bytes;
+    entry["used_bytes"] = rank.used_bytes;
+    ranks.push_back(std::move(entry));
+    used += rank.used_bytes;
+  }
+  out["used_bytes"] = used;
+  out["ranks"] = std::move(ranks);
+  return out;
+}
+
+void print_staging(const Json& staging) {
+  fmt::print("staging memory of running ranks\n");
+  if (staging.contains("unknown")) {
+    fmt::print("  {}\n", staging["unknown"].get<std::string>());
+    return;
+  }
+  constexpr double kMiB = 1 << 20;
+  for (const Json& rank : staging["ranks"]) {
+    fmt::print("  rank {:<6} pid {:<10} {:.1f} MiB of {:.1f}\n", rank["rank"].get<int>(),
+               rank["pid"].get<int>(), rank["used_bytes"].get<double>() / kMiB,
+               rank["most_bytes"].get<double>() / kMiB);
+  }
+  fmt::print("  {:32} {:.1f} MiB\n", "in all", staging["used_bytes"].get<double>() / kMiB);
+}
+
+Json number_json(const std::optional<std::uint64_t>& value) {
+  return value ? Json(*value) : Json(nullptr);
 }
 
 Json interfaces_json() {
@@ -76,6 +136,8 @@ Json interfaces_json() {
     Json entry;
     entry["name"] = interface.name;
     entry["up"] = interface.up;
+    entry["speed_mbit"] = number_json(interface.speed_mbit);
+    entry["mtu"] = number_json(interface.mtu);
     entry["addresses"] = interface.addresses;
     out.push_back(std::move(entry));
   }
@@ -93,6 +155,18 @@ void print_section(const std::string& title, const Json& section) {
       text = fmt::format("{} ({:.1f} MiB)", text, value.get<double>() / (1 << 20));
     }
     fmt::print("  {:32} {}\n", key, text);
+  }
+}
+
+void print_interfaces() {
+  fmt::print("network interfaces\n");
+  for (const Interface& interface : interfaces()) {
+    const std::string speed = interface.speed_mbit ? fmt::format("{} Mbit/s", *interface.speed_mbit)
+                                                   : std::string("speed unknown");
+    const std::string mtu =
+        interface.mtu ? fmt::format("mtu {}", *interface.mtu) : std::string("mtu unknown");
+    fmt::print("  {:16} {:5} {:14} {:12} {}\n", interface.name, interface.up ? "up" : "down", speed,
+               mtu, fmt::join(interface.addresses, ", "));
   }
 }
 
@@ -127,6 +201,8 @@ int run_info(const InfoOptions& options) {
   out["machine"] = Json::parse(machine->to_json(), nullptr, false);
   out["memory"] = memory_json();
   out["shared_memory"] = shared_memory_json();
+  out["process_copy"] = process_copy_json();
+  out["staging"] = staging_json();
   out["interfaces"] = interfaces_json();
   out["environment"] = env_json();
   if (options.json) {
@@ -137,11 +213,9 @@ int run_info(const InfoOptions& options) {
   print_section("machine, as far as this process may use it", out["machine"]);
   print_section("memory", out["memory"]);
   print_section("shared memory and limits", out["shared_memory"]);
-  fmt::print("network interfaces\n");
-  for (const Interface& interface : interfaces()) {
-    fmt::print("  {:16} {:5} {}\n", interface.name, interface.up ? "up" : "down",
-               fmt::join(interface.addresses, ", "));
-  }
+  print_section("copies between processes (process_vm_readv)", out["process_copy"]);
+  print_staging(out["staging"]);
+  print_interfaces();
   print_env(out["environment"]);
   return 0;
 }

@@ -2,10 +2,12 @@
 
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <memory>
 #include <sstream>
+#include <system_error>
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -19,6 +21,8 @@
 #include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -47,6 +51,30 @@ std::string address_text(const sockaddr* address) {
     return "";
   }
   return text.data();
+}
+
+// A number of a network interface, where the kernel knows it: it has -1 or an error else.
+std::optional<std::uint64_t> interface_number(const std::string& name, const char* what) {
+  const std::optional<std::string> text =
+      first_line(fmt::format("/sys/class/net/{}/{}", name, what));
+  std::uint64_t value = 0;
+  if (!text ||
+      std::from_chars(text->data(), text->data() + text->size(), value).ec != std::errc()) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+// What the child of try_cross_process_copy() does; its exit code is the errno.
+int copy_from_parent(pid_t parent, std::uint64_t* word, std::uint64_t expected) {
+  std::uint64_t got = 0;
+  iovec here{.iov_base = &got, .iov_len = sizeof got};
+  iovec there{.iov_base = word, .iov_len = sizeof *word};
+  const long copied = ::syscall(SYS_process_vm_readv, parent, &here, 1, &there, 1, 0);
+  if (copied < 0) {
+    return errno;
+  }
+  return copied == sizeof got && got == expected ? 0 : EIO;
 }
 
 }  // namespace
@@ -117,7 +145,9 @@ std::vector<Interface> interfaces() {
       out.push_back({.name = entry->ifa_name,
                      .up = (entry->ifa_flags & IFF_UP) != 0,
                      .loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0,
-                     .addresses = {}});
+                     .addresses = {},
+                     .speed_mbit = interface_number(entry->ifa_name, "speed"),
+                     .mtu = interface_number(entry->ifa_name, "mtu")});
       found = &out.back();
     }
     found->addresses.push_back(address);
@@ -190,6 +220,32 @@ int try_passing_descriptors() {
 int try_named_shared_memory() {
   const Fd fd(::open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   return fd.valid() ? 0 : errno;
+}
+
+int try_sealing() {
+  const Fd fd(::memfd_create("isthmus-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  return fd.valid() && ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) == 0 ? 0 : errno;
+}
+
+int try_cross_process_copy() {
+  constexpr std::uint64_t kExpected = 0x697374686d757321;
+  std::uint64_t word = kExpected;  // the child writes its own copy, and reads this one
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) {
+    return errno;
+  }
+  if (child == 0) {
+    word = 0;
+    ::_exit(copy_from_parent(parent, &word, kExpected));
+  }
+  int status = 0;
+  while (::waitpid(child, &status, 0) != child) {
+    if (errno != EINTR) {
+      return errno;
+    }
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : EIO;
 }
 
 }  // namespace isthmus

@@ -40,7 +40,9 @@ struct Interface {
   std::string name;
   bool up = false;
   bool loopback = false;
-  std::vector<std::string> addresses;  // IPv4 and IPv6, as text
+  std::vector<std::string> addresses;       // IPv4 and IPv6, as text
+  std::optional<std::uint64_t> speed_mbit;  // as its driver says, which virtual ones do not
+  std::optional<std::uint64_t> mtu;
 };
 
 // Network interfaces with an address.
@@ -52,5 +54,10 @@ int try_pidfd();
 int try_eventfd();
 int try_passing_descriptors();
 int try_named_shared_memory();
+int try_sealing();
+
+// Reads a word of this process from a forked child, as ranks read each other: a rank is no
+// descendant of another, which the kernel (yama) may ask for.
+int try_cross_process_copy();
 
 }  // namespace isthmus

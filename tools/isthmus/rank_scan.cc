@@ -42,6 +42,8 @@ struct Found {
   int rank = -1;
   int pid = 0;  // of its owner, in the owner's namespace
   std::uint64_t blocks_offset = 0;
+  std::uint64_t stage_offset = 0;
+  std::uint64_t stage_bytes = 0;
   std::vector<std::uint64_t> keys;  // group keys by block index, 0 free
   std::vector<int> holders;         // processes that have it open
 };
@@ -89,12 +91,15 @@ std::optional<Found> open_segment(const std::string& path, std::uint64_t bytes) 
     return std::nullopt;
   }
   constexpr std::uint64_t kBlocksBytes = std::uint64_t{kGroupsMax} * sizeof(GroupBlock);
-  if (header->stage_offset < kBlocksBytes + sizeof(SegmentHeader) || header->stage_offset > bytes) {
+  if (header->stage_offset < kBlocksBytes + sizeof(SegmentHeader) || header->stage_offset > bytes ||
+      header->stage_bytes > bytes - header->stage_offset) {
     return std::nullopt;
   }
   found.rank = header->rank;
   found.pid = header->pid;
   found.blocks_offset = header->stage_offset - kBlocksBytes;
+  found.stage_offset = header->stage_offset;
+  found.stage_bytes = header->stage_bytes;
   for (const std::atomic<std::uint64_t>& key : header->groups) {
     found.keys.push_back(key.load(std::memory_order_relaxed));
   }
@@ -241,7 +246,37 @@ RankInGroup member_of(const Found& found, const GroupBlock& block) {
   return member;
 }
 
+// Bytes of the staging that are no hole of the file.
+std::uint64_t used_bytes(const Found& found) {
+  const off_t end = static_cast<off_t>(found.stage_offset + found.stage_bytes);
+  off_t at = static_cast<off_t>(found.stage_offset);
+  std::uint64_t used = 0;
+  while (at < end) {
+    const off_t data = ::lseek(found.fd.get(), at, SEEK_DATA);
+    if (data < 0 || data >= end) {
+      break;  // ENXIO: only a hole is left
+    }
+    const off_t hole = ::lseek(found.fd.get(), data, SEEK_HOLE);
+    at = hole < 0 ? end : std::min(hole, end);
+    used += static_cast<std::uint64_t>(at - data);
+  }
+  return used;
+}
+
 }  // namespace
+
+Result<std::vector<StagingSeen>> scan_staging() {
+  ISTHMUS_ASSIGN(const auto segments, find_segments());
+  std::vector<StagingSeen> out;
+  for (const auto& [file, found] : segments) {
+    const int pid = owner_pid(found);
+    out.push_back({.world_rank = found.rank,
+                   .pid = pid != 0 ? pid : found.pid,
+                   .bytes = found.stage_bytes,
+                   .used_bytes = used_bytes(found)});
+  }
+  return out;
+}
 
 std::string_view process_state_name(ProcessState state) {
   constexpr std::array<std::string_view, 5> kNames = {"running", "sleeping", "stopped", "dead",

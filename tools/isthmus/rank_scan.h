@@ -41,6 +41,17 @@ struct GroupSeen {
   std::vector<RankInGroup> members;  // on this machine, by group rank
 };
 
+// A rank's memory that it shares with its node to move large data through.
+struct StagingSeen {
+  int world_rank = -1;
+  int pid = 0;                   // as in RankInGroup
+  std::uint64_t bytes = 0;       // most that it will use
+  std::uint64_t used_bytes = 0;  // the machine's memory behind it now
+};
+
+// Staging of every rank on this machine; not seen as below.
+Result<std::vector<StagingSeen>> scan_staging();
+
 // Groups of every job on this machine, in a stable order. Not seen: processes that /proc does not
 // show or lets nobody but another user look into (other users, other containers), and ranks that
 // were refused shared memory. Fails when /proc cannot be read.
