@@ -115,7 +115,8 @@ Env Env::parse(std::span<const char* const> environment, std::vector<std::string
 std::uint64_t Env::schedule_hash() const {
   std::uint64_t hash = hash_bytes(ALGO);
   hash = hash_combine(hash, static_cast<std::uint64_t>(STAGING_MB));
-  return hash_combine(hash, SHM ? 1 : 0);
+  hash = hash_combine(hash, SHM ? 1 : 0);
+  return hash_combine(hash, static_cast<std::uint64_t>(HEAP_GB + 1));
 }
 
 const Env& env() {

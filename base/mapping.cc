@@ -1,6 +1,7 @@
 #include "base/mapping.h"
 
 #include <cerrno>
+#include <cstdint>
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -19,15 +20,41 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
 }
 
 Result<Mapping> Mapping::create(const Fd& fd, std::size_t bytes, bool writable) {
-  return map(fd.get(), bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED);
+  return map(nullptr, fd.get(), bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED);
+}
+
+Result<Mapping> Mapping::create_aligned(const Fd& fd, std::size_t bytes, bool writable,
+                                        std::size_t alignment) {
+  // Address space for it and the alignment; what it does not need is given back.
+  const std::size_t space = bytes + alignment;
+  void* const reserved =
+      ::mmap(nullptr, space, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) {
+    return system_error(Code::kResource, errno,
+                        fmt::format("cannot reserve {} bytes of address space", space));
+  }
+  auto* const first = static_cast<std::byte*>(reserved);
+  const std::size_t past = reinterpret_cast<std::uintptr_t>(first) % alignment;
+  const std::size_t head = past == 0 ? 0 : alignment - past;
+  if (head > 0) {
+    ::munmap(first, head);
+  }
+  ::munmap(first + head + bytes, space - head - bytes);
+  Result<Mapping> mapping =
+      map(first + head, fd.get(), bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ,
+          MAP_SHARED | MAP_FIXED | MAP_NORESERVE);
+  if (!mapping.ok()) {
+    ::munmap(first + head, bytes);
+  }
+  return mapping;
 }
 
 Result<Mapping> Mapping::create_private(std::size_t bytes) {
-  return map(-1, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
+  return map(nullptr, -1, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
 }
 
-Result<Mapping> Mapping::map(int fd, std::size_t bytes, int access, int flags) {
-  void* data = ::mmap(nullptr, bytes, access, flags, fd, 0);
+Result<Mapping> Mapping::map(void* at, int fd, std::size_t bytes, int access, int flags) {
+  void* data = ::mmap(at, bytes, access, flags, fd, 0);
   if (data == MAP_FAILED) {
     return system_error(Code::kResource, errno,
                         fmt::format("cannot map {} bytes of memory", bytes));

@@ -25,6 +25,11 @@ class Mapping {
   // Maps `bytes` of `fd` from offset 0, readable and, when asked for, writable.
   static Result<Mapping> create(const Fd& fd, std::size_t bytes, bool writable);
 
+  // The same at a multiple of `alignment` (a power of two, of pages), and without a claim on memory
+  // that nobody has written yet: for a sparse file.
+  static Result<Mapping> create_aligned(const Fd& fd, std::size_t bytes, bool writable,
+                                        std::size_t alignment);
+
   // Zeroed memory of this process alone, also excluded from fork.
   static Result<Mapping> create_private(std::size_t bytes);
 
@@ -34,7 +39,7 @@ class Mapping {
 
  private:
   void reset();
-  static Result<Mapping> map(int fd, std::size_t bytes, int access, int flags);
+  static Result<Mapping> map(void* at, int fd, std::size_t bytes, int access, int flags);
 
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;

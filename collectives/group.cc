@@ -12,10 +12,14 @@
 namespace isthmus {
 namespace {
 
-std::uint64_t plan_key(const Call& call, std::size_t bytes) {
+// Buffers of fewer bytes are read by way of the group's slots in any case.
+constexpr std::size_t kExposedLeast = kSlotBytes;
+
+std::uint64_t plan_key(const Call& call, const Payload& payload) {
   // All sizes of a class run the same schedule.
-  return std::uint64_t{size_class(bytes)} | (static_cast<std::uint64_t>(call.op) << 8) |
-         (lengths_unknown(call) ? 1ULL << 62 : 0) | (static_cast<std::uint64_t>(call.dtype) << 16) |
+  return std::uint64_t{size_class(payload.bytes)} | (static_cast<std::uint64_t>(call.op) << 8) |
+         (payload.unknown ? 1ULL << 62 : 0) | (payload.mapped ? 1ULL << 61 : 0) |
+         (payload.even ? 0 : 1ULL << 60) | (static_cast<std::uint64_t>(call.dtype) << 16) |
          (static_cast<std::uint64_t>(call.red_op) << 24) |
          (static_cast<std::uint64_t>(call.root) << 32) | (1ULL << 63);
 }
@@ -97,12 +101,25 @@ Status Group::run_alone(const Call& call) const {
   return {};
 }
 
-Result<std::shared_ptr<const Plan>> Group::build_plan(const Call& call, std::size_t bytes) const {
-  const Payload payload{.bytes = bytes,
-                        .rounds = dtype_rounds(call.dtype) && op_traits(call.op).reduces,
-                        .unknown = lengths_unknown(call)};
-  ISTHMUS_ASSIGN(const Choice choice, select_algorithm(topology_, call.op, payload, env().ALGO));
-  ISTHMUS_ASSIGN(Schedule schedule, choice.algorithm->build({.topology = topology_,
+Payload Group::payload_of(const Call& call, std::size_t bytes) const {
+  Payload payload{.bytes = bytes,
+                  .rounds = dtype_rounds(call.dtype) && op_traits(call.op).reduces,
+                  .unknown = lengths_unknown(call),
+                  .even = call.counts.empty()};
+  if (bytes >= kExposedLeast && payload.even) {
+    const std::uint32_t ranks = channel_.ranks();
+    payload.mapped = engine_.exposes(call.input, input_bytes(call, channel_.rank, ranks)) &&
+                     (!peers_read_output(call.op) ||
+                      engine_.exposes(call.output, output_bytes(call, channel_.rank, ranks)));
+  }
+  return payload;
+}
+
+Result<std::shared_ptr<const Plan>> Group::build_plan(const Call& call, const Payload& payload,
+                                                      const Topology& topology,
+                                                      std::string_view forced) const {
+  ISTHMUS_ASSIGN(const Choice choice, select_algorithm(topology, call.op, payload, forced));
+  ISTHMUS_ASSIGN(Schedule schedule, choice.algorithm->build({.topology = topology,
                                                              .rank = channel_.rank,
                                                              .root = call.root,
                                                              .tuning = choice.tuning}));
@@ -114,8 +131,23 @@ Result<std::shared_ptr<const Plan>> Group::build_plan(const Call& call, std::siz
   return std::shared_ptr<const Plan>(std::move(plan));
 }
 
+// For a run some of whose ranks have their buffers in mapped memory, and some not.
+Result<std::shared_ptr<const Plan>> Group::plan_by_messages(const Run& run) const {
+  const Call call{.op = static_cast<OpKind>(run.info.kind),
+                  .dtype = static_cast<DType>(run.info.dtype),
+                  .red_op = static_cast<RedOp>(run.info.red_op),
+                  .root = run.info.root};
+  const bool ranked = run.plan->schedule.partition.ranked;
+  const Payload payload{.bytes = ranked ? run.geometry.block_bytes() : run.geometry.total_bytes(),
+                        .rounds = dtype_rounds(call.dtype) && op_traits(call.op).reduces};
+  const std::vector<int> one_node(channel_.ranks(), 0);
+  ISTHMUS_ASSIGN(const Topology unmapped, Topology::make(one_node, {false}));
+  return build_plan(call, payload, unmapped, {});
+}
+
 Result<const Plan*> Group::find_plan(const Call& call, std::size_t bytes) {
-  const std::uint64_t key = plan_key(call, bytes);
+  const Payload payload = payload_of(call, bytes);
+  const std::uint64_t key = plan_key(call, payload);
   if (key == last_key_) {
     return last_plan_;
   }
@@ -123,7 +155,8 @@ Result<const Plan*> Group::find_plan(const Call& call, std::size_t bytes) {
   if (found != index_.end()) {
     plans_.splice(plans_.begin(), plans_, found->second);
   } else {
-    ISTHMUS_ASSIGN(std::shared_ptr<const Plan> plan, build_plan(call, bytes));
+    ISTHMUS_ASSIGN(std::shared_ptr<const Plan> plan,
+                   build_plan(call, payload, topology_, env().ALGO));
     plans_.push_front({.key = key, .plan = std::move(plan)});
     index_[key] = plans_.begin();
     if (plans_.size() > kPlansMax && plans_.back().plan->borrowed == 0) {
@@ -174,9 +207,10 @@ Status Group::run(const Call& call, const CallOptions& options) {
   bind(call, bytes, options, &run);
   // A synchronous run borrows its plan from the cache: other threads may use the cache while it
   // waits.
-  ++run.plan->borrowed;
+  const Plan* const borrowed = run.plan;
+  ++borrowed->borrowed;
   Status status = engine_.execute(run);
-  --run.plan->borrowed;
+  --borrowed->borrowed;
   return status;
 }
 

@@ -4,10 +4,12 @@
 #include <list>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "base/result.h"
+#include "collectives/algorithms/algorithm.h"
 #include "collectives/call.h"
 #include "schedule/channel.h"
 #include "schedule/engine.h"
@@ -24,7 +26,9 @@ class Group {
 
   // keep: what owns the engine, null where that outlives the group anyway.
   Group(Engine& engine, Topology topology, std::shared_ptr<void> keep)
-      : keep_(std::move(keep)), engine_(engine), topology_(std::move(topology)) {}
+      : keep_(std::move(keep)), engine_(engine), topology_(std::move(topology)) {
+    channel_.by_messages = [this](const Run& run) { return plan_by_messages(run); };
+  }
 
   ~Group();
 
@@ -54,7 +58,11 @@ class Group {
 
   Status check(const Call& call) const;
   Result<const Plan*> find_plan(const Call& call, std::size_t bytes);
-  Result<std::shared_ptr<const Plan>> build_plan(const Call& call, std::size_t bytes) const;
+  Payload payload_of(const Call& call, std::size_t bytes) const;
+  Result<std::shared_ptr<const Plan>> build_plan(const Call& call, const Payload& payload,
+                                                 const Topology& topology,
+                                                 std::string_view forced) const;
+  Result<std::shared_ptr<const Plan>> plan_by_messages(const Run& run) const;
   void bind(const Call& call, std::size_t bytes, const CallOptions& options, Run* run) const;
   bool divides_first(const Call& call) const;
   Status premultiply(const Call& call, Run* run) const;

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "base/env.h"
 #include "base/fork.h"
@@ -51,6 +52,15 @@ bool ranks_outnumber_cores(const std::vector<RankCard>& cards, const RankCard& m
   return ranks > std::max<std::size_t>(together.count(), 1);
 }
 
+// Address space for buffers that peers read in place: all that could ever be filled.
+std::size_t heap_bytes() {
+  if (env().HEAP_GB >= 0) {
+    return static_cast<std::size_t>(env().HEAP_GB) << 30;
+  }
+  return static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) *
+         static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
 std::int64_t default_timeout_ms(std::int64_t asked) {
   return asked >= 0 ? asked : env().TIMEOUT_S * 1000;
 }
@@ -71,6 +81,10 @@ class World::Impl : public std::enable_shared_from_this<World::Impl> {
                                                    std::string_view name, std::int64_t timeout_ms,
                                                    bool keep);
   void shut_down(std::string_view reason);
+
+  Result<MemoryRegion> allocate(std::size_t bytes) const {
+    return node_->pool()->take(std::max<std::size_t>(bytes, 1));
+  }
 
   WorldOptions options;
   std::shared_ptr<void> kept;  // the store that from_launcher() serves; ends with the world
@@ -114,7 +128,9 @@ Status World::Impl::open(RankCard* mine, std::uint64_t nonce, Deadline deadline)
                           .world_size = options.size,
                           .nonce = nonce,
                           .stage_bytes = static_cast<std::size_t>(env().STAGING_MB) << 20,
-                          .named = env().SHM_NAMED};
+                          .named = env().SHM_NAMED,
+                          .heap_bytes = heap_bytes(),
+                          .pull = env().CMA};
   Result<std::unique_ptr<ShmNode>> node = ShmNode::create(memory);
   if (!node.ok()) {
     if (env().STRICT && mine->node.shared_memory) {
@@ -241,7 +257,9 @@ Result<Topology> World::Impl::restrict(std::span<const int> members) const {
       seen.push_back(node);
     }
   }
-  return Topology::make(nodes);
+  ISTHMUS_ASSIGN(Topology topology, Topology::make(nodes));
+  topology.set_pulls(topology.one_mapped_node() && node_->pulls(members));
+  return topology;
 }
 
 Status World::Impl::join_shared(std::span<const int> members, std::string_view name, Group* group) {
@@ -328,6 +346,10 @@ Result<std::unique_ptr<World>> World::create(const WorldOptions& options, Rendez
   auto impl = std::make_shared<Impl>();
   ISTHMUS_TRY(impl->start(options, store));
   return std::unique_ptr<World>(new World(std::move(impl)));
+}
+
+Result<MemoryRegion> World::allocate(std::size_t bytes) {
+  return impl_->allocate(bytes);
 }
 
 void World::keep(std::shared_ptr<void> object) {

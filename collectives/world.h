@@ -10,6 +10,7 @@
 #include "base/export.h"
 #include "base/result.h"
 #include "collectives/communicator.h"
+#include "transport/memory_region.h"
 #include "transport/rendezvous.h"
 
 namespace isthmus {
@@ -57,6 +58,11 @@ class ISTHMUS_API World {
   Result<std::unique_ptr<Communicator>> new_group(std::span<const int> world_ranks,
                                                   std::string_view name,
                                                   std::int64_t timeout_ms = -1);
+
+  // A buffer of `bytes` in memory that the ranks of this node read in place, where that is to be
+  // had (MemoryRegion::mapped), for operations of this world's groups. Kept blocks are handed out
+  // again: cheap after the first time. Fails with kResource.
+  Result<MemoryRegion> allocate(std::size_t bytes);
 
   // Ends every operation of every group with `reason` and says goodbye; waits for no peer.
   // Idempotent.

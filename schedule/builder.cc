@@ -65,6 +65,9 @@ void Builder::note_units(const Place& place, const Step& step, std::uint32_t spa
     unaddressable_ |= place.at + length > schedule_.caller_marks(place.space);
     return;
   }
+  if (is_exposed(place.space)) {
+    return;  // in marks of its owner, of which verify() knows
+  }
   const std::uint32_t block = step.begin >> partition.pieces_log2;
   const bool leaves_block =
       length > 1 && ((step.end - 1) >> partition.pieces_log2) != block && partition.ranked;

@@ -60,6 +60,18 @@ class Builder {
 
   Place stage(std::uint32_t unit) const { return {Space::kStage, schedule_.local, unit}; }
 
+  // Where another local rank has its input and output, which this one only reads.
+  static Place peer_input(std::uint32_t local, std::uint32_t mark) {
+    return {Space::kPeerInput, local, mark};
+  }
+
+  static Place peer_output(std::uint32_t local, std::uint32_t mark) {
+    return {Space::kPeerOutput, local, mark};
+  }
+
+  // The outputs of all local ranks, for a reduce_locals() from mapped buffers.
+  static Place every_output(std::uint32_t mark) { return {Space::kPeerOutput, kEveryone, mark}; }
+
   // The same unit of another local rank's mapped space.
   static Place of_local(Place place, std::uint32_t local) {
     place.local = local;
@@ -74,8 +86,8 @@ class Builder {
   // dst = dst op src.
   void reduce(Place dst, Place src, std::uint32_t begin, std::uint32_t end, bool finish);
 
-  // dst = op over local ranks [0, locals) of src (a mapped place, owner ignored), in local order;
-  // own_input takes this rank's operand from the input at mark `begin` instead.
+  // dst = op over local ranks [0, locals) of src (a place with an owner, which is ignored), in
+  // local order; own_input takes this rank's operand from the input at mark `begin` instead.
   void reduce_locals(Place dst, Place src, std::uint32_t begin, std::uint32_t end, bool own_input,
                      bool finish);
 
@@ -97,6 +109,9 @@ class Builder {
 
   // From here on output is written only after every step so far.
   void gate_output();
+
+  // Announces the caller's buffers to the ranks of the node, so that they can read them.
+  void expose(Exposure exposure) { schedule_.exposure = exposure; }
 
   // Runs the steps in the order given; without it, as dependencies allow.
   void in_order() { schedule_.in_order = true; }

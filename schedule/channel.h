@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -60,6 +61,10 @@ struct Channel {
   // Messages so far of a (tag, group rank, direction): the n-th of a sender meets the n-th of its
   // receiver.
   std::unordered_map<std::uint64_t, std::uint32_t> messages;
+
+  // The plan by messages for a run whose ranks do not all expose their buffers alike. Set once, by
+  // the group; called under the engine's token.
+  std::function<Result<std::shared_ptr<const Plan>>(const Run&)> by_messages;
 
   std::uint32_t& messages_of(std::uint32_t tag, std::uint32_t peer, bool is_recv) {
     return messages[(static_cast<std::uint64_t>(tag) << 32) |

@@ -108,7 +108,7 @@ class Finder {
   // Spans that a Copy, Reduce, Send or Recv reads and writes.
   void touch(const Step& step) {
     const std::uint32_t length = step.end - step.begin;
-    const bool mapped = is_mapped(step.dst.space) || is_mapped(step.src.space);
+    const bool mapped = has_owner(step.dst.space) || has_owner(step.src.space);
     if (mapped) {
       depend(last_await_);
     }
@@ -128,6 +128,8 @@ class Finder {
   void read_operands(const Step& step, std::uint32_t length) {
     if (step.kind != StepKind::kReduce || step.count == 0) {
       read(step.src, length);
+    } else if (is_exposed(step.src.space)) {
+      return;  // others' buffers; its own operand is the input
     } else if (is_mapped(step.src.space)) {
       const bool own_too = !step.own_input && schedule_.local >= step.src.local &&
                            schedule_.local - step.src.local < step.count;
@@ -156,6 +158,8 @@ class Finder {
       case Space::kStage:
         break;
       case Space::kNone:
+      case Space::kPeerInput:
+      case Space::kPeerOutput:
         return {};
     }
     if (place.local != schedule_.local) {

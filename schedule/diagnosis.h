@@ -33,6 +33,9 @@ Error staging_error(const Run& run, std::size_t wanted, std::size_t allowed);
 // The error of a run whose scratch memory the system does not give.
 Error scratch_error(const Run& run, std::size_t wanted);
 
+// A peer says that its buffers lie where it has no memory.
+Error exposed_error(const Run& run, const MappedPeer& peer);
+
 // "rank 5 is gone: ...".
 Error gone_error(int world_rank);
 

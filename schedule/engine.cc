@@ -26,10 +26,6 @@ std::size_t stage_bytes(const Run& run) {
   return std::size_t{run.plan->schedule.stage_units} * run.geometry.unit_bytes();
 }
 
-std::size_t scratch_bytes(const Run& run) {
-  return std::size_t{run.plan->schedule.scratch_units} * run.geometry.unit_bytes();
-}
-
 bool sends_messages(const Schedule& schedule) {
   return !schedule.in_order;
 }
@@ -134,7 +130,7 @@ void Engine::spin_alone(Run& run) {
   }
   const int looks = options_.crowded ? kLooksCrowded : kLooksAlone;
   for (int i = 0; i < looks && run.state == Run::State::kActive; ++i) {
-    if (advance_in_order(run)) {
+    if (advance(run)) {
       i = 0;
     } else {
       cpu_relax();

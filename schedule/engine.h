@@ -100,6 +100,9 @@ class Engine {
   // Ends everything; nothing starts afterwards.
   void shutdown(const Error& why);
 
+  // Whether the ranks of the node can read these bytes of this rank in place.
+  bool exposes(const void* data, std::size_t bytes) const { return node_->exposes(data, bytes); }
+
   Lanes& lanes() { return lanes_; }
 
   Baton& baton() { return baton_; }
@@ -174,9 +177,15 @@ class Engine {
   bool await(Run& run, const Step& step);
   bool await_announcements(Run& run, const Step& step);
   void publish(Run& run, const Step& step);
-  void copy(Run& run, const Step& step);
+  static void expose(const Run& run, Announcement* mine);
+  bool note_exposed(Run& run, std::uint32_t local, const Announcement& theirs);
+  void fall_back(Run& run);
+  bool copy(Run& run, const Step& step);
+  bool pull(Run& run, const Step& step, std::byte* dst, std::size_t bytes);
   void reduce(Run& run, const Step& step);
+  void reduce_to_all(Run& run, const Step& step, std::size_t bytes);
   std::uint32_t operands(Run& run, const Step& step, std::byte* dst, const void** sources) const;
+  static const std::byte* exposed(const Run& run, const Place& place);
   static std::size_t input_offset(const Run& run, std::uint32_t at);
   static std::size_t length(const Run& run, const Step& step);
   std::byte* locate(Run& run, const Place& place) const;

@@ -1,6 +1,7 @@
 // How the engine executes steps.
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/copy.h"
 #include "schedule/diagnosis.h"
@@ -33,8 +34,7 @@ bool Engine::advance_in_order(Run& run) {
 bool Engine::run_local(Run& run, const Step& step) {
   switch (step.kind) {
     case StepKind::kCopy:
-      copy(run, step);
-      return true;
+      return copy(run, step);
     case StepKind::kReduce:
       reduce(run, step);
       return true;
@@ -84,19 +84,51 @@ std::byte* Engine::locate(Run& run, const Place& place) const {
       return run.scratch.memory.get() + std::size_t{place.at} * run.geometry.unit_bytes();
     case Space::kNone:
       return nullptr;
+    case Space::kPeerInput:
+    case Space::kPeerOutput:
+      ISTHMUS_CHECK(false, "a peer's buffer is read by copy() and operands() only");
     default:
       return mapped(run, place.space, place.local) +
              std::size_t{place.at} * run.geometry.unit_bytes();
   }
 }
 
-void Engine::copy(Run& run, const Step& step) {
+// A position in the exposed buffer of another rank. Blocks have one length where any is exposed.
+const std::byte* Engine::exposed(const Run& run, const Place& place) {
+  const std::byte* const base =
+      place.space == Space::kPeerInput ? run.peer_input[place.local] : run.peer_output[place.local];
+  return base + run.geometry.offset(place.at);
+}
+
+// False when its source cannot be read any more: the run is over, or will be.
+bool Engine::copy(Run& run, const Step& step) {
   const std::size_t bytes = length(run, step);
   std::byte* const dst = locate(run, step.dst);
-  const std::byte* const src = locate(run, step.src);
+  const bool peers = is_exposed(step.src.space);
+  if (peers && run.plan->schedule.exposure == Exposure::kPulled) {
+    return bytes == 0 || pull(run, step, dst, bytes);
+  }
+  const std::byte* const src = peers ? exposed(run, step.src) : locate(run, step.src);
   if (bytes != 0 && dst != src) {
     copy_bytes(dst, src, bytes);
   }
+  return true;
+}
+
+bool Engine::pull(Run& run, const Step& step, std::byte* dst, std::size_t bytes) {
+  Channel& channel = *run.channel;
+  const int world_rank = channel.peers[step.src.local].world_rank;
+  const Status pulled = node_->pull(world_rank, exposed(run, step.src), dst, bytes);
+  if (pulled.ok()) [[likely]] {
+    return true;
+  }
+  const auto group_rank = static_cast<std::uint32_t>(
+      std::find(channel.world_ranks.begin(), channel.world_ranks.end(), world_rank) -
+      channel.world_ranks.begin());
+  if (!lost(channel, group_rank, pulled.error().code)) {
+    fail_channel(channel, describe_failure(run, run.next, pulled.error()), true);
+  }
+  return false;
 }
 
 // Collects the operands of a reduction, in order. Returns how many.
@@ -118,6 +150,13 @@ std::uint32_t Engine::operands(Run& run, const Step& step, std::byte* dst,
     }
     return count;
   }
+  if (is_exposed(step.src.space)) {
+    for (std::uint32_t i = step.src.local; i < step.src.local + step.count; ++i) {
+      sources[count++] =
+          i == run.channel->local ? own : exposed(run, {step.src.space, i, step.src.at});
+    }
+    return count;
+  }
   const std::size_t offset = step.src.at * unit;
   for (std::uint32_t i = step.src.local; i < step.src.local + step.count; ++i) {
     sources[count++] =
@@ -131,12 +170,38 @@ void Engine::reduce(Run& run, const Step& step) {
   if (bytes == 0) {
     return;
   }
+  if (step.dst.local == kEveryone) {
+    reduce_to_all(run, step, bytes);
+    return;
+  }
   const void* sources[kReduceSourcesMax];
   std::byte* const dst = locate(run, step.dst);
   const std::uint32_t count = operands(run, step, dst, sources);
   const std::size_t elements = bytes / dtype_bytes(static_cast<DType>(run.info.dtype));
   run.plan->reduce(dst, sources, static_cast<int>(count), elements,
                    step.finish ? run.plan->divisor : 1);
+}
+
+// Block by block: the result is in the first-level cache when it goes to the others.
+void Engine::reduce_to_all(Run& run, const Step& step, std::size_t bytes) {
+  constexpr std::size_t kBlockBytes = 8192;
+  const std::uint32_t local = run.channel->local;
+  const std::size_t element = dtype_bytes(static_cast<DType>(run.info.dtype));
+  const std::size_t offset = run.geometry.offset(step.dst.at);
+  std::byte* const own = run.output + offset;
+  const void* sources[kReduceSourcesMax];
+  const std::uint32_t count = operands(run, step, own, sources);
+  for (std::size_t at = 0; at < bytes; at += kBlockBytes) {
+    const std::size_t some = std::min(kBlockBytes, bytes - at);
+    run.plan->reduce(own + at, sources, static_cast<int>(count), some / element,
+                     step.finish ? run.plan->divisor : 1);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      sources[i] = static_cast<const std::byte*>(sources[i]) + some;
+      if (i != local) {
+        copy_bytes(run.peer_output[i] + offset + at, own + at, some);
+      }
+    }
+  }
 }
 
 void Engine::ring_sleepers(const Channel& channel) const {
@@ -155,7 +220,12 @@ void Engine::publish(Run& run, const Step& step) {
   const std::uint32_t ring = run.sequence % kAnnounceRing;
   if (step.line == kAnnounceLine) {
     Announcement& mine = channel.own->announcements[ring];
-    mine.stage_line = run.lease ? static_cast<std::uint32_t>(run.lease->offset / kCacheLine) : 0;
+    const Exposure exposure = run.plan->schedule.exposure;
+    mine.stage = announced_stage(static_cast<std::uint32_t>(exposure),
+                                 run.lease ? run.lease->offset / kCacheLine : 0);
+    if (exposure != Exposure::kNone) {
+      expose(run, &mine);
+    }
     mine.finished = channel.finished;
     mine.key.store(announce_key(run.sequence, run.info.signature), std::memory_order_release);
   } else {
@@ -185,14 +255,90 @@ bool Engine::await_announcements(Run& run, const Step& step) {
       run.await_from = i;
       return false;
     }
-    run.stage[i] = peer.stage + std::size_t{theirs.stage_line} * kCacheLine;
+    run.stage[i] = peer.stage + std::size_t{stage_line(theirs.stage)} * kCacheLine;
+    if (!note_exposed(run, i, theirs)) [[unlikely]] {
+      return false;
+    }
     // Operations may be announced in another order than they end in.
     if (static_cast<std::int32_t>(theirs.finished - peer.finished) > 0) {
       peer.finished = theirs.finished;
     }
   }
   run.await_from = 0;
+  if (!run.alike) [[unlikely]] {
+    fall_back(run);
+    return false;
+  }
   return true;
+}
+
+// Tells the ranks of the node where this rank's buffers are.
+void Engine::expose(const Run& run, Announcement* mine) {
+  ExposedBuffers buffers;
+  buffers.input = reinterpret_cast<std::uintptr_t>(run.input);
+  buffers.output = reinterpret_cast<std::uintptr_t>(run.output);
+  if (run.plan->schedule.exposure == Exposure::kMapped) {
+    const auto heap = reinterpret_cast<std::uintptr_t>(run.channel->peers[run.channel->local].heap);
+    buffers.input -= heap;
+    buffers.output -= heap;
+  }
+  std::memcpy(mine->payload.data(), &buffers, sizeof buffers);
+}
+
+// Learns where a peer's buffers are. False, and the run is over, when they cannot be there.
+bool Engine::note_exposed(Run& run, std::uint32_t local, const Announcement& theirs) {
+  const auto exposure = static_cast<std::uint32_t>(run.plan->schedule.exposure);
+  if (stage_exposure(theirs.stage) != exposure) [[unlikely]] {
+    run.alike = false;
+    return true;
+  }
+  if (exposure == 0) {
+    return true;
+  }
+  ExposedBuffers buffers;
+  std::memcpy(&buffers, theirs.payload.data(), sizeof buffers);
+  if (run.plan->schedule.exposure == Exposure::kPulled) {
+    run.peer_input[local] = reinterpret_cast<const std::byte*>(buffers.input);
+    run.peer_output[local] = reinterpret_cast<std::byte*>(buffers.output);
+    return true;
+  }
+  const MappedPeer& peer = run.channel->peers[local];
+  const auto outside = [&](Space space, std::uint64_t offset) {
+    const std::size_t bytes = run.geometry.offset(run.plan->schedule.caller_marks(space));
+    return bytes > peer.heap_bytes || offset > peer.heap_bytes - bytes;
+  };
+  if (peer.heap == nullptr || outside(Space::kInput, buffers.input) ||
+      (peers_read_output(run.plan->schedule.op) && outside(Space::kOutput, buffers.output))) {
+    fail_channel(*run.channel, exposed_error(run, peer), true);
+    return false;
+  }
+  run.peer_input[local] = peer.heap + buffers.input;
+  run.peer_output[local] = peer.heap + buffers.output;
+  return true;
+}
+
+// Not every rank exposes its buffers alike, and each has seen that: all go on by messages.
+void Engine::fall_back(Run& run) {
+  Result<std::shared_ptr<const Plan>> plan = run.channel->by_messages(run);
+  if (!plan.ok()) {
+    fail_channel(*run.channel, describe_failure(run, run.next, plan.error()), true);
+    return;
+  }
+  scratch_.give(std::move(run.scratch));
+  const Partition& before = run.plan->schedule.partition;
+  const std::size_t bytes = before.ranked ? run.geometry.block_bytes() : run.geometry.total_bytes();
+  run.keep = std::move(plan).value();
+  run.plan = run.keep.get();
+  run.geometry = Geometry(run.plan->schedule.partition, bytes);
+  run.alike = true;
+  ++messaging_;
+  prepare_dataflow(run);
+  if (run.plan->schedule.scratch_units != 0) {
+    run.scratch = scratch_.take(scratch_bytes(run));
+    if (run.scratch.memory == nullptr) {
+      fail_channel(*run.channel, scratch_error(run, scratch_bytes(run)), true);
+    }
+  }
 }
 
 bool Engine::await(Run& run, const Step& step) {

@@ -94,6 +94,11 @@ constexpr const OpTraits& op_traits(OpKind op) {
   return index < kOpTraits.size() ? kOpTraits[index] : kUnknownOpTraits;
 }
 
+// Whether peers read a rank's output where buffers are exposed; else they read its input only.
+constexpr bool peers_read_output(OpKind op) {
+  return op == OpKind::kAllReduce || op == OpKind::kBroadcast;
+}
+
 constexpr std::string_view op_kind_name(OpKind op) {
   return op_traits(op).name;
 }

@@ -67,12 +67,22 @@ struct Run {
       0;  // a peer's signature differs: since when the others are awaited
   std::optional<Error> error;
   ScratchPool::Block scratch;
-  std::vector<std::uint32_t> waits;                 // dataflow: unmet dependencies of each step
-  std::vector<std::uint32_t> ready;                 // dataflow: may run now
-  std::vector<std::uint32_t> awaiting;              // dataflow: Awaits not yet satisfied
-  std::vector<std::uint32_t> busy;                  // dataflow: posts to be tried again
-  std::vector<bool> posted;                         // dataflow: with the transport
+  std::vector<std::uint32_t> waits;     // dataflow: unmet dependencies of each step
+  std::vector<std::uint32_t> ready;     // dataflow: may run now
+  std::vector<std::uint32_t> awaiting;  // dataflow: Awaits not yet satisfied
+  std::vector<std::uint32_t> busy;      // dataflow: posts to be tried again
+  std::vector<bool> posted;             // dataflow: with the transport
+  bool alike = true;  // every announcement so far exposes its buffers as this rank does
   std::array<std::byte*, kReduceSourcesMax> stage;  // dataflow and in order: of each local rank
+
+  // Where exposed: of each other local rank, to be used here or, if pulled, in its process.
+  std::array<const std::byte*, kReduceSourcesMax> peer_input;
+  std::array<std::byte*, kReduceSourcesMax> peer_output;
 };
+
+// Of the memory that its plan needs.
+inline std::size_t scratch_bytes(const Run& run) {
+  return std::size_t{run.plan->schedule.scratch_units} * run.geometry.unit_bytes();
+}
 
 }  // namespace isthmus

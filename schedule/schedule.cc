@@ -47,8 +47,9 @@ std::uint64_t Schedule::hash() const {
   result = hash_combine(result, pack(rank, ranks));
   result = hash_combine(result, pack(local, locals));
   result = hash_combine(result, pack(partition.blocks, partition.pieces_log2));
-  result = hash_combine(
-      result, (partition.ranked ? 4U : 0U) | (uses_line ? 2U : 0U) | (in_order ? 1U : 0U));
+  result = hash_combine(result, (static_cast<std::uint64_t>(exposure) << 3) |
+                                    (partition.ranked ? 4U : 0U) | (uses_line ? 2U : 0U) |
+                                    (in_order ? 1U : 0U));
   result = hash_combine(result, pack(scratch_units, slot_units));
   result = hash_combine(result, stage_units);
   for (const Step& step : steps) {
@@ -71,9 +72,13 @@ std::string Schedule::to_string() const {
   if (op_traits(op).rooted) {
     fmt::format_to(out, ", root {}", root);
   }
-  fmt::format_to(out, "; {} blocks of {} pieces, {}; units: scratch {}, slot {}, stage {}{}; {}\n",
+  fmt::format_to(out,
+                 "; {} blocks of {} pieces, {}; units: scratch {}, slot {}, stage {}{}{}; {}\n",
                  partition.blocks, partition.pieces(), partition.ranked ? "one a rank" : "dense",
                  scratch_units, slot_units, stage_units, uses_line ? ", line" : "",
+                 exposure == Exposure::kNone     ? ""
+                 : exposure == Exposure::kMapped ? ", reads peers' mapped buffers"
+                                                 : ", pulls peers' buffers",
                  in_order ? "in order" : "by dependencies");
   for (std::size_t i = 0; i < steps.size(); ++i) {
     fmt::format_to(out, "{:5}  {}", i, describe(steps[i]));

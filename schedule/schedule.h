@@ -29,6 +29,9 @@ struct Schedule {
   std::uint32_t stage_units = 0;
   bool uses_line = false;
 
+  // How steps reach the exposed buffers of other ranks; kNone where none does.
+  Exposure exposure = Exposure::kNone;
+
   std::vector<Step> steps;
 
   // True when the steps are to be run one after another in the order given: mapped schedules,

@@ -11,15 +11,18 @@ namespace {
 constexpr std::array<std::string_view, kStepKindCount> kKindNames = {"Send",   "Recv",    "Copy",
                                                                      "Reduce", "Publish", "Await"};
 
-constexpr std::array<std::string_view, 7> kSpaceNames = {"none", "input", "output", "scratch",
-                                                         "line", "slot",  "stage"};
+constexpr std::array<std::string_view, 9> kSpaceNames = {
+    "none", "input", "output", "scratch", "line", "slot", "stage", "peer input", "peer output"};
 
-// "scratch 3"; a mapped place names its owner: "stage 3 of local 1".
+// "scratch 3"; where a space has owners the place names its own: "stage 3 of local 1".
 std::string place_text(const Place& place) {
   if (place.space == Space::kNone) {
     return "nothing";
   }
-  if (is_mapped(place.space)) {
+  if (place.local == kEveryone) {
+    return fmt::format("{} {} of every local", space_name(place.space), place.at);
+  }
+  if (has_owner(place.space)) {
     return fmt::format("{} {} of local {}", space_name(place.space), place.at, place.local);
   }
   return fmt::format("{} {}", space_name(place.space), place.at);
@@ -31,7 +34,7 @@ std::string reduce_text(const Step& step) {
     return fmt::format("Reduce {} with {}, marks [{}, {}){}", place_text(step.dst),
                        place_text(step.src), step.begin, step.end, finish);
   }
-  if (is_mapped(step.src.space)) {
+  if (has_owner(step.src.space)) {
     return fmt::format("Reduce {} {} of locals [{}, {}){} -> {}, marks [{}, {}){}",
                        space_name(step.src.space), step.src.at, step.src.local,
                        step.src.local + step.count, step.own_input ? " and own input" : "",

@@ -31,6 +31,35 @@ std::uint32_t units_of(const Schedule& schedule, Space space) {
   }
 }
 
+// Another rank's buffer, which only a step of an exposing schedule reads.
+Status check_exposed_place(const Schedule& schedule, const Schedule& owner, std::size_t index,
+                           const Place& place, bool written) {
+  const Step& step = schedule.steps[index];
+  const std::uint32_t length = step.end - step.begin;
+  if (!written && place.local == schedule.local) {
+    return fault(schedule, index, "a peer's buffer is another rank's");
+  }
+  if (schedule.exposure == Exposure::kNone || !schedule.in_order) {
+    return fault(schedule, index, "its schedule does not expose buffers, or is not in order");
+  }
+  if (step.kind != StepKind::kCopy && schedule.exposure != Exposure::kMapped) {
+    return fault(schedule, index, "a buffer that is pulled can only be copied");
+  }
+  const Place own = owner_place(place);
+  const std::uint32_t marks = owner.caller_marks(own.space);
+  if (place.at > marks || length > marks - place.at) {
+    return fault(schedule, index, "a span leaves the peer's buffer");
+  }
+  // As in pair(): a block of an all_to_all has another number where it arrives.
+  const bool same = op_traits(schedule.op).in_place
+                        ? caller_mark(owner, own) == step.begin
+                        : (place.at - step.begin) % schedule.partition.pieces() == 0;
+  if (!same && length > 0) {
+    return fault(schedule, index, "a span of a peer's buffer has another length than its marks");
+  }
+  return {};
+}
+
 // A span of a caller's buffer has the same length as the step's marks for every byte count.
 Status check_caller_place(const Schedule& schedule, std::size_t index, const Place& place) {
   const Step& step = schedule.steps[index];
@@ -49,6 +78,22 @@ Status check_caller_place(const Schedule& schedule, std::size_t index, const Pla
 }
 
 Status check_place(std::span<const Schedule> schedules, const Topology& topology,
+                   const Schedule& schedule, std::size_t index, const Place& place, bool written);
+
+// A result that goes to every rank's output.
+Status check_everyone(std::span<const Schedule> schedules, const Topology& topology,
+                      const Schedule& schedule, std::size_t index, const Place& place) {
+  if (schedule.steps[index].kind != StepKind::kReduce || place.space != Space::kPeerOutput) {
+    return fault(schedule, index, "only a Reduce writes to every rank, and to its output");
+  }
+  for (std::uint32_t local = 0; local < schedule.locals; ++local) {
+    ISTHMUS_TRY(
+        check_place(schedules, topology, schedule, index, {place.space, local, place.at}, true));
+  }
+  return {};
+}
+
+Status check_place(std::span<const Schedule> schedules, const Topology& topology,
                    const Schedule& schedule, std::size_t index, const Place& place, bool written) {
   const Step& step = schedule.steps[index];
   const std::uint32_t length = step.end - step.begin;
@@ -57,7 +102,7 @@ Status check_place(std::span<const Schedule> schedules, const Topology& topology
     return moves || length > 0 ? Status(fault(schedule, index, "it has bytes, but no place"))
                                : Status();
   }
-  if (place.space > Space::kStage) {
+  if (place.space > Space::kPeerOutput) {
     return fault(schedule, index, "there is no such space");
   }
   if (place.space == Space::kInput && written) {
@@ -66,11 +111,11 @@ Status check_place(std::span<const Schedule> schedules, const Topology& topology
   if (place.space == Space::kInput || place.space == Space::kOutput) {
     return check_caller_place(schedule, index, place);
   }
+  if (written && place.local == kEveryone) {
+    return check_everyone(schedules, topology, schedule, index, place);
+  }
   const Schedule* owner = &schedule;
-  if (is_mapped(place.space)) {
-    if (written && place.local != schedule.local) {
-      return fault(schedule, index, "it writes another rank's memory");
-    }
+  if (has_owner(place.space)) {
     if (place.local >= schedule.locals) {
       return fault(schedule, index, "its node has no such local rank");
     }
@@ -78,6 +123,12 @@ Status check_place(std::span<const Schedule> schedules, const Topology& topology
     if (schedule.locals > 1) {
       owner = &schedules[static_cast<std::size_t>(topology.members(node)[place.local])];
     }
+  }
+  if (is_exposed(place.space)) {
+    return check_exposed_place(schedule, *owner, index, place, written);
+  }
+  if (is_mapped(place.space) && written && place.local != schedule.local) {
+    return fault(schedule, index, "it writes another rank's memory");
   }
   const std::uint32_t pieces = schedule.partition.pieces();
   if (schedule.partition.ranked && length > 1 && step.begin / pieces != (step.end - 1) / pieces) {
@@ -99,7 +150,7 @@ Status check_reduce(std::span<const Schedule> schedules, const Topology& topolog
   }
   if (step.count == 0) {
     ISTHMUS_TRY(check_place(schedules, topology, schedule, index, step.src, false));
-  } else if (is_mapped(step.src.space)) {
+  } else if (has_owner(step.src.space)) {
     if (step.src.local + step.count > schedule.locals) {
       return fault(schedule, index, "its node has fewer local ranks");
     }
@@ -126,6 +177,9 @@ Status check_reduce(std::span<const Schedule> schedules, const Topology& topolog
     ISTHMUS_TRY(
         check_place(schedules, topology, schedule, index, {Space::kInput, 0, step.begin}, false));
   }
+  if (is_exposed(step.dst.space) && step.dst.local != kEveryone) {
+    return fault(schedule, index, "it writes another rank's output only");
+  }
   return check_place(schedules, topology, schedule, index, step.dst, true);
 }
 
@@ -146,6 +200,9 @@ Status check_step(std::span<const Schedule> schedules, const Topology& topology,
                          step.kind == StepKind::kRecv);
     case StepKind::kCopy:
       ISTHMUS_TRY(check_place(schedules, topology, schedule, index, step.src, false));
+      if (is_exposed(step.dst.space)) {
+        return fault(schedule, index, "it writes another rank's buffer");
+      }
       return check_place(schedules, topology, schedule, index, step.dst, true);
     case StepKind::kReduce:
       return check_reduce(schedules, topology, schedule, index);
@@ -166,7 +223,7 @@ Status check_messages_only(const Schedule& schedule) {
     const Step& step = schedule.steps[index];
     const bool joint = step.kind == StepKind::kAwait && step.count == 0;
     const bool line = step.kind == StepKind::kPublish || step.kind == StepKind::kAwait;
-    if (is_mapped(step.dst.space) || is_mapped(step.src.space) || (line && !joint)) {
+    if (has_owner(step.dst.space) || has_owner(step.src.space) || (line && !joint)) {
       return fault(schedule, index, "the schedule has no local ranks, but uses mapped memory");
     }
   }
@@ -183,6 +240,9 @@ Status check_identity(const Schedule& first, const Schedule& schedule, std::uint
   if (schedule.op != first.op || schedule.partition != first.partition ||
       (op_traits(schedule.op).rooted && schedule.root != first.root)) {
     return fault(schedule, whole, "rank 0 has another operation, partition or root");
+  }
+  if (schedule.exposure != first.exposure) {
+    return fault(schedule, whole, "rank 0 exposes its buffers in another way");
   }
   if (schedule.partition.ranked && schedule.partition.blocks != schedule.ranks) {
     return fault(schedule, whole, "a ranked partition has one block per rank");

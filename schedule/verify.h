@@ -22,6 +22,7 @@ enum class Delivery : std::uint8_t { kEager, kRendezvous };
 //     rank's own dependencies when both are its own, else by published and awaited lines. A Send
 //     reads, and a Recv writes, from its post to its end. Input and output count as one memory
 //     where in place would make them one;
+//   - exposed buffers are read between their owner's announcement and the end of its operation;
 //   - results: every output mark holds every contribution exactly once, finished exactly once and
 //     last; for all_reduce combined by the same tree on all ranks, hence to the same bits. Both for
 //     input and output apart and in place;

@@ -42,6 +42,9 @@ Run::Ref Run::ref(const Part& part, const Place& place) const {
       topology_.members(topology_.node_of(static_cast<int>(part.rank)));
   const auto owner_rank = static_cast<std::uint32_t>(members[place.local]);
   const Part& owner = parts_[part.operation * ranks_ + owner_rank];
+  if (is_exposed(place.space)) {
+    return ref(owner, owner_place(place));
+  }
   const std::size_t base = place.space == Space::kLine   ? owner.line
                            : place.space == Space::kSlot ? owner.slot
                                                          : owner.stage;
@@ -86,6 +89,9 @@ Status Run::read(std::uint32_t node, const Place& place, std::uint32_t length) {
   if (place.space == Space::kNone) {
     return {};
   }
+  if (is_exposed(place.space)) {
+    ISTHMUS_TRY(note_peer_access(node, place));
+  }
   const std::size_t first = ref(part_of(node), place).cell;
   for (std::size_t cell = first; cell < first + length; ++cell) {
     const std::uint32_t writer = writer_[cell];
@@ -101,9 +107,51 @@ Status Run::read(std::uint32_t node, const Place& place, std::uint32_t length) {
   return {};
 }
 
+// Another rank's buffer is there from its announcement on. check_returns() looks how long.
+Status Run::note_peer_access(std::uint32_t node, const Place& place) {
+  const Part& part = part_of(node);
+  const std::span<const int> members =
+      topology_.members(topology_.node_of(static_cast<int>(part.rank)));
+  const auto owner = static_cast<std::uint32_t>(members[place.local]);
+  if ((known(node)[owner / 64] >> (owner % 64) & 1U) == 0) {
+    return fault_at(node, fmt::format("it uses rank {}'s buffer before that rank is known to have "
+                                      "started",
+                                      owner));
+  }
+  if (owner != part.rank) {
+    peer_accesses_.push_back({node, part.operation * ranks_ + owner});
+  }
+  return {};
+}
+
+// Every use of a rank's buffers by others is over, and known to be, when its operation ends: the
+// caller may write them then.
+Status Run::check_returns() {
+  for (const PeerAccess& one : peer_accesses_) {
+    const Part& reader = part_of(one.node);
+    const Part& owner = parts_[one.owner];
+    const std::uint32_t released = reader.order->released(one.node - reader.first_node);
+    const std::size_t events = owner.order->events().size();
+    const int node = topology_.node_of(static_cast<int>(owner.rank));
+    const auto width = static_cast<std::size_t>(topology_.locals(node));
+    const auto local = static_cast<std::size_t>(topology_.local_of(static_cast<int>(reader.rank)));
+    const std::size_t last = (owner.first_event + events - 1) * width + local;
+    if (released == kNone || events == 0 ||
+        clocks_[owner.rank][last] <= reader.first_event + released) {
+      return fault_at(
+          one.node,
+          fmt::format("rank {} may return while its buffer is still in use here", owner.rank));
+    }
+  }
+  return {};
+}
+
 Status Run::write(std::uint32_t node, const Place& place, std::uint32_t length) {
   if (place.space == Space::kNone) {
     return {};
+  }
+  if (is_exposed(place.space)) {
+    ISTHMUS_TRY(note_peer_access(node, place));
   }
   const std::size_t first = ref(part_of(node), place).cell;
   for (std::size_t cell = first; cell < first + length; ++cell) {
@@ -146,11 +194,16 @@ Status Run::copy(std::uint32_t node) {
   const Part& part = part_of(node);
   const std::uint32_t length = step.end - step.begin;
   ISTHMUS_TRY(read(node, step.src, length));
-  ISTHMUS_TRY(write(node, step.dst, length));
+  const bool moves = step.src.space != Space::kNone && step.dst.space != Space::kNone;
+  // In place nothing is written where both are one memory. Having read, it is still ordered with
+  // whatever writes there, which is all that matters where they are apart.
+  if (!moves || ref(part, step.src).cell != ref(part, step.dst).cell) {
+    ISTHMUS_TRY(write(node, step.dst, length));
+  }
   if (step.dst.space == Space::kOutput) {
     ISTHMUS_TRY(check_gate(node, nullptr));
   }
-  if (step.src.space == Space::kNone || step.dst.space == Space::kNone) {
+  if (!moves) {
     return {};
   }
   const Ref from = ref(part, step.src);
@@ -171,7 +224,7 @@ Place Run::operand_place(const Part& part, const Step& step, std::uint32_t numbe
   if (step.count == 0) {
     return number == 0 ? step.dst : step.src;
   }
-  const bool mapped = is_mapped(step.src.space);
+  const bool mapped = has_owner(step.src.space);
   const bool own =
       mapped ? step.src.local + number == part.schedule->local : number == step.src.local;
   if (step.own_input && own) {
@@ -200,16 +253,28 @@ Status Run::read_operands(std::uint32_t node) {
   return {};
 }
 
+// A Reduce has one destination, or that mark of every local rank's output.
 Status Run::reduce(std::uint32_t node) {
+  const Step& step = step_of(node);
+  ISTHMUS_TRY(read_operands(node));
+  if (step.dst.space == Space::kOutput || is_exposed(step.dst.space)) {
+    ISTHMUS_TRY(check_gate(node, nullptr));
+  }
+  if (step.dst.local != kEveryone) {
+    return store_result(node, step.dst);
+  }
+  for (std::uint32_t local = 0; local < part_of(node).schedule->locals; ++local) {
+    ISTHMUS_TRY(store_result(node, {step.dst.space, local, step.dst.at}));
+  }
+  return {};
+}
+
+Status Run::store_result(std::uint32_t node, const Place& place) {
   const Step& step = step_of(node);
   const std::uint32_t length = step.end - step.begin;
   const std::uint32_t count = step.count == 0 ? 2 : step.count;
-  ISTHMUS_TRY(read_operands(node));
-  ISTHMUS_TRY(write(node, step.dst, length));
-  if (step.dst.space == Space::kOutput) {
-    ISTHMUS_TRY(check_gate(node, nullptr));
-  }
-  const Ref to = ref(part_of(node), step.dst);
+  ISTHMUS_TRY(write(node, place, length));
+  const Ref to = ref(part_of(node), place);
   for (int variant = 0; variant < 2; ++variant) {
     const std::size_t first = variant == 0 ? to.apart : to.cell;
     for (std::uint32_t i = 0; i < length; ++i) {

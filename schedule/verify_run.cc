@@ -40,6 +40,7 @@ Status Run::run() {
   if (!all_over) {
     return stuck();
   }
+  ISTHMUS_TRY(check_returns());
   for (std::uint32_t operation = 0; operation < operations_.size(); ++operation) {
     ISTHMUS_TRY(check_results(operation));
   }

@@ -62,6 +62,12 @@ class Run {
     std::size_t stage = 0;
   };
 
+  // A step that uses the caller's buffers of another part.
+  struct PeerAccess {
+    std::uint32_t node = 0;
+    std::uint32_t owner = 0;  // index of the part
+  };
+
   struct Reader {
     std::uint32_t node = 0;
     std::uint32_t next = kNone;
@@ -101,11 +107,14 @@ class Run {
   Ref ref(const Part& part, const Place& place) const;
   bool ordered(std::uint32_t earlier, std::uint32_t later);
   Status read(std::uint32_t node, const Place& place, std::uint32_t length);
+  Status note_peer_access(std::uint32_t node, const Place& place);
+  Status check_returns();
   Status write(std::uint32_t node, const Place& place, std::uint32_t length);
   Status copy(std::uint32_t node);
   Place operand_place(const Part& part, const Step& step, std::uint32_t number) const;
   Status read_operands(std::uint32_t node);
   Status reduce(std::uint32_t node);
+  Status store_result(std::uint32_t node, const Place& place);
   Status take_message(std::uint32_t send, std::uint32_t recv);
   Status check_gate(std::uint32_t node, const std::uint64_t* more);
 
@@ -139,6 +148,7 @@ class Run {
   std::vector<std::uint32_t> writer_;        // of a cell: the last step that wrote it
   std::vector<std::uint32_t> readers_head_;  // those that read it since: list in readers_
   std::vector<Reader> readers_;
+  std::vector<PeerAccess> peer_accesses_;
   std::vector<Value> messages_[2];
   std::vector<Value> operands_[2];  // scratch memory of reduce()
 };

@@ -100,6 +100,7 @@ Result<Topology> Topology::restricted_to(std::span<const int> ranks) const {
   }
   ISTHMUS_ASSIGN(Topology result, make(nodes_of_group, mapped_of_group));
   result.set_links(inside_, between_, gamma_);
+  result.set_pulls(pulls_ && result.one_mapped_node());
   return result;
 }
 
@@ -107,6 +108,7 @@ std::string Topology::to_json() const {
   nlohmann::ordered_json json;
   json["node_of"] = node_of_;
   json["mapped"] = mapped_;
+  json["pulls"] = pulls_;
   json["inside"] = {{"alpha_us", inside_.alpha_us}, {"beta_us_per_mib", inside_.beta_us_per_mib}};
   json["between"] = {{"alpha_us", between_.alpha_us},
                      {"beta_us_per_mib", between_.beta_us_per_mib}};
@@ -131,6 +133,7 @@ Result<Topology> Topology::from_json(std::string_view text) {
       return invalid("The topology's link costs must be finite and not negative.");
     }
     result.set_links(inside, between, gamma);
+    result.set_pulls(json.value("pulls", false));
     return result;
   } catch (const nlohmann::json::exception& error) {
     return invalid(

@@ -69,6 +69,11 @@ class Topology {
   // One node, mapped: collectives need no message.
   bool one_mapped_node() const { return nodes() == 1 && mapped_all_; }
 
+  // Whether every rank can copy from every other one's memory. Of one node only.
+  bool pulls() const { return pulls_; }
+
+  void set_pulls(bool pulls) { pulls_ = pulls; }
+
   int locals_min() const { return locals_min_; }
 
   int locals_max() const { return locals_max_; }
@@ -100,6 +105,7 @@ class Topology {
   std::vector<std::vector<int>> members_;
   std::vector<bool> mapped_;
   bool mapped_all_ = true;
+  bool pulls_ = false;
   int locals_min_ = 0;
   int locals_max_ = 0;
   LinkClass inside_ = kInsideDefault;

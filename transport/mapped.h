@@ -15,7 +15,7 @@ namespace isthmus {
 // Memory that all ranks of a node see: what shm/ maps and the engine reads and writes directly. The
 // layout is shared between processes and frozen per kMappedVersion.
 
-inline constexpr std::uint32_t kMappedVersion = 4;
+inline constexpr std::uint32_t kMappedVersion = 5;
 
 // Announcements that a rank may be ahead of a peer within a group. A power of two.
 inline constexpr std::uint32_t kAnnounceRing = 16;
@@ -29,12 +29,37 @@ inline constexpr std::size_t kSlotBytes = 8192;
 // `key` is written last (release): (sequence << 32) | signature. Sequence numbers start at 1.
 struct alignas(64) Announcement {
   std::atomic<std::uint64_t> key{0};
-  std::uint32_t stage_line = 0;  // where this operation's staging begins, in cache lines
-  std::uint32_t finished = 0;    // every operation up to this sequence number is over for this rank
+  std::uint32_t stage = 0;     // see announced_stage()
+  std::uint32_t finished = 0;  // every operation up to this sequence number is over for this rank
   std::array<std::byte, kLinePayloadBytes> payload{};
 };
 
 static_assert(sizeof(Announcement) == 64);
+
+// Where an operation's staging begins, in cache lines, below the way in which its buffers are
+// exposed (0: not at all): what all ranks must have in common before they read them.
+inline constexpr std::uint32_t kExposureShift = 30;
+
+constexpr std::uint32_t announced_stage(std::uint32_t exposure, std::size_t line) {
+  return (exposure << kExposureShift) | static_cast<std::uint32_t>(line);
+}
+
+constexpr std::uint32_t stage_line(std::uint32_t stage) {
+  return stage & ((1U << kExposureShift) - 1);
+}
+
+constexpr std::uint32_t stage_exposure(std::uint32_t stage) {
+  return stage >> kExposureShift;
+}
+
+// The caller's buffers, in the payload of an announcement that exposes them: offsets in the rank's
+// heap, or addresses in its process.
+struct ExposedBuffers {
+  std::uint64_t input = 0;
+  std::uint64_t output = 0;
+};
+
+static_assert(sizeof(ExposedBuffers) <= kLinePayloadBytes);
 
 constexpr std::uint64_t announce_key(std::uint32_t sequence, std::uint32_t signature) {
   return (static_cast<std::uint64_t>(sequence) << 32) | signature;
@@ -152,6 +177,8 @@ struct alignas(64) Bell {
 struct MappedPeer {
   GroupBlock* block = nullptr;  // null until the peer has joined the group
   std::byte* stage = nullptr;   // base of its staging memory
+  std::byte* heap = nullptr;    // of its memory for exposed buffers; null where it has none
+  std::size_t heap_bytes = 0;
   Bell* bell = nullptr;
   int bell_fd = -1;  // eventfd of that rank; owned by the ShmNode
   int world_rank = -1;

@@ -33,6 +33,8 @@ struct Payload {
   std::size_t bytes = 0;  // the whole data, or one rank's block: as Geometry takes it
   bool rounds = false;    // reducing rounds to 16 bits: at most once per level then
   bool unknown = false;   // a rank knows only the lengths of its own blocks (all_to_all)
+  bool even = true;       // blocks have one length
+  bool mapped = false;    // the buffers that peers would read lie in memory that they map
 };
 
 // Sizes are handled by class: every size of a class has the same algorithm, tuning and schedule.

@@ -122,6 +122,27 @@ double exchange_blocks_cost(const Topology& topology, const Payload& payload) {
          mib(payload) * topology.inside().beta_us_per_mib * 2.0 * (topology.ranks() - 1);
 }
 
+double load_slices_cost(const Topology& topology, const Payload& payload) {
+  const double share = others_share(topology);
+  return 3.0 * topology.inside().alpha_us +
+         mib(payload) * share * (topology.inside().beta_us_per_mib + topology.gamma_us_per_mib());
+}
+
+double load_blocks_cost(const Topology& topology, const Payload& payload) {
+  return 3.0 * topology.inside().alpha_us +
+         others(topology) * mib(payload) * topology.inside().beta_us_per_mib;
+}
+
+double load_scatter_cost(const Topology& topology, const Payload& payload) {
+  return 3.0 * topology.inside().alpha_us +
+         others(topology) * mib(payload) * topology.gamma_us_per_mib();
+}
+
+// Not without a measurement: on most machines staging is faster.
+double pull_cost(const Topology&, const Payload&) {
+  return 1e12;
+}
+
 double no_cost(const Topology&, const Payload&) {
   return 0.0;
 }

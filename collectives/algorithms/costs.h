@@ -22,6 +22,12 @@ double flag_cost(const Topology& topology, const Payload& payload);
 // As slice_cost, but only the root reads results.
 double root_slices_cost(const Topology& topology, const Payload& payload);
 double exchange_blocks_cost(const Topology& topology, const Payload& payload);
+
+// Without staging: read by loads, or copied between processes.
+double load_slices_cost(const Topology& topology, const Payload& payload);
+double load_blocks_cost(const Topology& topology, const Payload& payload);
+double load_scatter_cost(const Topology& topology, const Payload& payload);
+double pull_cost(const Topology& topology, const Payload& payload);
 double no_cost(const Topology& topology, const Payload& payload);
 
 // One step in which every rank sends `count` messages of `bytes_mib` each over its node's neck.

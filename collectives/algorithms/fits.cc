@@ -146,6 +146,23 @@ bool stages_slices(const Topology& topology, const Payload& payload) {
   return one_node(topology, payload) && stage_holds(payload, slices(topology, payload), 1);
 }
 
+bool loads(const Topology& topology, const Payload& payload) {
+  return one_node(topology, payload) && topology.ranks() > 1 && payload.mapped && payload.even;
+}
+
+bool pulls(const Topology& topology, const Payload& payload) {
+  return one_node(topology, payload) && topology.pulls() && topology.ranks() > 1 && payload.even;
+}
+
+// Slices that leave room in an L2 cache for those of all ranks.
+Tuning exposed_slices(const Topology& topology, const Payload& payload) {
+  return in_pieces(payload, kPieceMost * ranks_of(topology), 2 * ranks_of(topology) + 3, 1, 0);
+}
+
+Tuning exposed_blocks(const Topology& topology, const Payload& payload) {
+  return in_pieces(payload, kPieceMost, ranks_of(topology) + 2, 1, 0);
+}
+
 Tuning ring_whole(const Topology& topology, const Payload& payload) {
   const std::size_t ranks = static_cast<std::size_t>(topology.ranks());
   return segments(class_bytes(payload) / ranks, 262144, topology.ranks());

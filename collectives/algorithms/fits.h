@@ -53,6 +53,12 @@ bool stages_blocks(const Topology& topology, const Payload& payload);
 Tuning slices(const Topology& topology, const Payload& payload);
 bool stages_slices(const Topology& topology, const Payload& payload);
 
+// Buffers that peers read where they lie, of blocks of one length.
+bool loads(const Topology& topology, const Payload& payload);
+bool pulls(const Topology& topology, const Payload& payload);
+Tuning exposed_slices(const Topology& topology, const Payload& payload);
+Tuning exposed_blocks(const Topology& topology, const Payload& payload);
+
 // Segments of a rank's share of the data, or of its block: one is reduced while the next is on the
 // wire.
 Tuning ring_whole(const Topology& topology, const Payload& payload);

@@ -3,6 +3,7 @@
 #include "collectives/algorithms/algorithm.h"
 #include "collectives/algorithms/alone.h"
 #include "collectives/algorithms/costs.h"
+#include "collectives/algorithms/exposed.h"
 #include "collectives/algorithms/fits.h"
 #include "collectives/algorithms/mapped.h"
 #include "collectives/algorithms/message.h"
@@ -59,6 +60,34 @@ constexpr std::array kTable = {
               slot_broadcast},
     Algorithm{"staged_broadcast", OpKind::kBroadcast, "one node: through staging, piece by piece",
               stages_whole, staged_whole, staged_cost, staged_broadcast},
+    Algorithm{"load_all_reduce", OpKind::kAllReduce,
+              "one node, mapped buffers: everyone reduces one slice where it lies", loads,
+              exposed_slices, load_slices_cost, load_all_reduce},
+    Algorithm{"load_all_gather", OpKind::kAllGather,
+              "one node, mapped buffers: everyone reads the others' blocks", loads, exposed_blocks,
+              load_blocks_cost, load_all_gather},
+    Algorithm{"load_reduce_scatter", OpKind::kReduceScatter,
+              "one node, mapped buffers: everyone reduces its block where it lies", loads,
+              exposed_blocks, load_scatter_cost, load_reduce_scatter},
+    Algorithm{"load_all_to_all", OpKind::kAllToAll,
+              "one node, mapped buffers: everyone reads its blocks of the others", loads,
+              exposed_blocks, load_blocks_cost, load_all_to_all},
+    Algorithm{"pull_all_reduce", OpKind::kAllReduce,
+              "one node: everyone reduces one slice, copied between processes", pulls,
+              exposed_slices, pull_cost, pull_all_reduce},
+    Algorithm{"pull_all_gather", OpKind::kAllGather, "one node: copies between processes", pulls,
+              exposed_blocks, pull_cost, pull_all_gather},
+    Algorithm{"pull_reduce_scatter", OpKind::kReduceScatter,
+              "one node: everyone reduces its block, copied between processes", pulls,
+              exposed_blocks, pull_cost, pull_reduce_scatter},
+    Algorithm{"pull_all_to_all", OpKind::kAllToAll, "one node: copies between processes", pulls,
+              exposed_blocks, pull_cost, pull_all_to_all},
+    Algorithm{"pull_broadcast", OpKind::kBroadcast, "one node: copies from the root's process",
+              pulls, exposed_blocks, pull_cost, pull_broadcast},
+    Algorithm{"pull_gather", OpKind::kGather, "one node: copies into the root's process", pulls,
+              exposed_blocks, pull_cost, pull_gather},
+    Algorithm{"pull_scatter", OpKind::kScatter, "one node: copies from the root's process", pulls,
+              exposed_blocks, pull_cost, pull_scatter},
     Algorithm{"dissemination_barrier", OpKind::kBarrier, "messages: log2(P) rounds of signals",
               messages, at_once, signals_cost, dissemination_barrier},
     Algorithm{"doubling_all_reduce", OpKind::kAllReduce,

@@ -57,6 +57,7 @@ struct Options {
   bool pin = true;     // Round robin over the processors, the same for every library.
   // float32 for every library; all_reduce of ours also in 16-bit types.
   std::string dtype = "float32";
+  bool mapped = false;  // Buffers of the library's own memory, of ours only.
 };
 
 Options parse(int argc, char** argv) {
@@ -82,6 +83,8 @@ Options parse(int argc, char** argv) {
       options.touch = number != 0;
     } else if (key == "--pin") {
       options.pin = number != 0;
+    } else if (key == "--mapped") {
+      options.mapped = number != 0;
     } else if (key == "--dtype") {
       options.dtype = argv[i + 1];
     } else if (key != "--rank" && key != "--size" && key != "--kvs") {  // lib_ccl.h reads these.
@@ -123,6 +126,16 @@ std::size_t use_dtype(AnyLib* lib, const std::string& name) {
   return sizeof(float);
 }
 
+// A buffer of the library's own memory, which it keeps; null where it has none.
+template <typename AnyLib>
+float* own_room(AnyLib* lib, std::size_t floats) {
+  if constexpr (requires { lib->own_room(floats); }) {
+    return lib->own_room(floats);
+  }
+  std::fprintf(stderr, "bench: this library has no memory of its own\n");
+  std::exit(2);
+}
+
 class Bench {
  public:
   Bench(Lib* lib, const Options& options)
@@ -130,12 +143,14 @@ class Bench {
         options_(options),
         size_(static_cast<std::size_t>(lib->size())),
         element_(use_dtype(lib, options.dtype)),
-        a_(room_for(options.most / sizeof(float) + size_)),
-        b_(room_for(options.most / sizeof(float) + size_)) {}
+        a_(room(options.most / sizeof(float) + size_)),
+        b_(room(options.most / sizeof(float) + size_)) {}
 
   ~Bench() {
-    std::free(a_);
-    std::free(b_);
+    if (!options_.mapped) {
+      std::free(a_);
+      std::free(b_);
+    }
   }
 
   Bench(const Bench&) = delete;
@@ -157,6 +172,10 @@ class Bench {
   }
 
  private:
+  float* room(std::size_t floats) {
+    return options_.mapped ? own_room(&lib_, floats) : room_for(floats);
+  }
+
   void sweep(Op op) {
     op_ = op;
     const bool blocks = op == Op::kAllGather || op == Op::kReduceScatter || op == Op::kAllToAll;

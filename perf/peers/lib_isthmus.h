@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
 #include "collectives/communicator.h"
@@ -39,6 +40,12 @@ class Lib {
       dtype_ = name == "bfloat16" ? isthmus::DType::kBFloat16 : isthmus::DType::kFloat16;
     }
     return isthmus::dtype_bytes(dtype_);
+  }
+
+  // Memory that the ranks of the node read in place; lives as long as this.
+  float* own_room(std::size_t floats) {
+    rooms_.push_back(checked(world_->allocate(floats * sizeof(float))));
+    return reinterpret_cast<float*>(rooms_.back().data());
   }
 
   void all_gather(float* buffer, std::size_t count) {
@@ -86,5 +93,6 @@ class Lib {
   std::size_t offset(std::size_t count) const { return static_cast<std::size_t>(rank()) * count; }
 
   std::unique_ptr<isthmus::World> world_;
+  std::vector<isthmus::MemoryRegion> rooms_;
   isthmus::DType dtype_ = kFloat;
 };

@@ -403,7 +403,7 @@ class BackendIsthmus final : public BackendBase {
 
   // `size` elements, one-dimensional, with undefined contents.
   at::Tensor allocateTensor(long size, at::TensorOptions options) override {
-    return pooled_tensor(size, options);
+    return pooled_tensor(group_->world(), size, options);
   }
 
   // Every group counts from 0 by itself; nothing is to be agreed on.

@@ -69,6 +69,8 @@ class Group {
         owned_(std::move(owned)),
         communicator_(owned_ == nullptr ? membership_->world().communicator() : *owned_) {}
 
+  World& world() { return membership_->world(); }
+
   // The group itself, whatever the thread's tag.
   Communicator& whole() { return communicator_; }
 

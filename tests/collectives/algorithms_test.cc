@@ -59,8 +59,7 @@ TEST(AlgorithmsTest, ComputeTheirOperation) {
           has_pieces(algorithm, topology) ? tunings() : std::vector<Tuning>{{}};
       for (const Tuning& tuning : wanted) {
         for (int root = 0; root < topology.ranks(); ++root) {
-          if ((root == 0 || op_traits(algorithm.op).rooted) &&
-              algorithm.applicable(topology, {0, false})) {
+          if ((root == 0 || op_traits(algorithm.op).rooted) && fits_best(algorithm, topology, 0)) {
             check(algorithm, topology, static_cast<std::uint32_t>(root), tuning);
           }
         }
@@ -74,7 +73,7 @@ TEST(AlgorithmsTest, TuningsStayInBounds) {
     for (const Topology& topology : topologies()) {
       for (std::size_t bytes = 1; bytes <= (1ULL << 36); bytes *= 2) {
         const Payload payload = {bytes, false};
-        if (!algorithm.applicable(topology, payload)) {
+        if (!fits_best(algorithm, topology, bytes)) {
           continue;
         }
         const Tuning tuning = algorithm.tune(topology, payload);
@@ -95,7 +94,7 @@ TEST(AlgorithmsTest, EveryRankCanBuildTheLargest) {
                                    Topology::grid(64, 1), Topology::grid(4, 16)}) {
     for (const Algorithm& algorithm : algorithms()) {
       const Payload payload = {std::size_t{1} << 40, false};
-      if (!algorithm.applicable(topology, payload)) {
+      if (!fits_best(algorithm, topology, payload.bytes)) {
         continue;
       }
       const Tuning tuning = algorithm.tune(topology, payload);

@@ -32,6 +32,7 @@ class Ranks {
     std::vector<std::string> node_ids;  // by rank; empty: all on this node
     std::int64_t timeout_ms = 20'000;
     std::vector<std::pair<std::string, std::string>> variables = {};  // of the ranks' environment
+    std::function<void(int rank)> before = {};  // in the rank's process, before its world is made
   };
 
   Ranks(const Options& options, const Body& body) : options_(options) {
@@ -86,6 +87,9 @@ class Ranks {
   int run(int rank, const Body& body) {
     for (const auto& [name, value] : options_.variables) {
       ::setenv(name.c_str(), value.c_str(), 1);
+    }
+    if (options_.before) {
+      options_.before(rank);
     }
     Result<std::unique_ptr<FileStore>> store = FileStore::create(folder_.path() + "/store");
     if (!store.ok()) {

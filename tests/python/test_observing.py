@@ -13,6 +13,8 @@ from torch.distributed.distributed_c10d import _coalescing_manager
 
 from worker import join
 
+import isthmus
+
 _CPU = torch.device("cpu")
 
 
@@ -192,8 +194,38 @@ def memory_of_the_group() -> None:
     assert backend.allocate_tensor(0, dtype=torch.int8, device=_CPU).numel() == 0
     with pytest.raises(ValueError, match="0 or more"):
         backend.allocate_tensor(-1, dtype=torch.int8, device=_CPU)
-    with pytest.raises(RuntimeError, match="mmap"):
+    with pytest.raises(RuntimeError, match="cannot map"):
         backend.allocate_tensor(1 << 55, dtype=torch.int8, device=_CPU)
+
+
+def memory_read_in_place() -> None:
+    """isthmus.empty: views, both kinds of buffers in one operation, a fork, other groups."""
+    import os
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    matrix = isthmus.empty(300, 400)
+    assert matrix.shape == (300, 400) and matrix.dtype == torch.float32
+    pairs = dist.new_group([0, 1])
+    for part in (matrix, matrix[10:200], matrix.view(-1)[17:90_001]):
+        part.fill_(rank + 1)
+        dist.all_reduce(part)
+        assert bool((part == size * (size + 1) / 2).all())
+        if rank < 2:
+            part.fill_(rank + 1)
+            dist.all_reduce(part, group=pairs)
+            assert bool((part == 3).all())
+    # Some ranks' buffers are of the group, some are not.
+    mixed = isthmus.empty([50_000]) if rank == 0 else torch.empty(50_000)
+    mixed.fill_(rank + 1)
+    dist.all_reduce(mixed)
+    assert bool((mixed == size * (size + 1) / 2).all())
+    child = os.fork()
+    if child == 0:
+        del matrix, part, mixed
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    with pytest.raises(ValueError, match="takes groups of isthmus"):
+        isthmus.empty(3, group=dist.new_group(backend="gloo"))
 
 
 def fsdp2_with_memory_of_the_group() -> str:
@@ -265,6 +297,11 @@ def test_durations(pool):
 
 def test_memory_of_the_group(pool):
     pool(2).call(__file__, "memory_of_the_group")
+
+
+@pytest.mark.parametrize(("size", "nodes"), [(2, ""), (4, ""), (4, "aabb")])
+def test_memory_read_in_place(pool, size, nodes):
+    pool(size, nodes=nodes).call(__file__, "memory_read_in_place")
 
 
 def test_fsdp2_takes_memory_of_the_group(pool):

@@ -320,6 +320,70 @@ TEST_F(VerifyMappedTest, LinesGrowAndAreAwaitedWithinReach) {
       "a deadlock");
 }
 
+// Everyone reduces one slice, into everyone's output, between two meetings.
+void exposed(Builder& b, bool meets_before, bool meets_after) {
+  b.in_order();
+  b.expose(Exposure::kMapped);
+  b.publish(0, 1);
+  if (meets_before) {
+    b.await_all(0, 1);
+  }
+  const std::uint32_t own = b.local();
+  b.reduce_locals(Builder::every_output(own), Builder::peer_input(0, own), own, own + 1, true,
+                  true);
+  b.publish(1, 1);
+  if (meets_after) {
+    b.await_all(1, 1);
+  }
+}
+
+TEST_F(VerifyMappedTest, ExposedBuffersAreUsedWhileTheirOperationRuns) {
+  check([](Builder& b) { exposed(b, true, true); }, "", {false, 2, 0});
+  check([](Builder& b) { exposed(b, false, true); }, "before that rank is known to have started",
+        {false, 2, 0});
+  check([](Builder& b) { exposed(b, true, false); }, "may return while its buffer is still in use",
+        {false, 2, 0});
+}
+
+TEST_F(VerifyMappedTest, ExposedBuffersAreReadByCopiesOnlyWherePulled) {
+  check(
+      [](Builder& b) {
+        exposed(b, true, true);
+        b.expose(Exposure::kPulled);
+      },
+      "can only be copied", {false, 2, 0});
+  check(
+      [](Builder& b) {
+        exposed(b, true, true);
+        b.expose(Exposure::kNone);
+      },
+      "does not expose buffers", {false, 2, 0});
+}
+
+TEST_F(VerifyMappedTest, ExposedResultsAreReadWhenTheyAreThere) {
+  const auto reads = [](bool waits) {
+    return [waits](Builder& b) {
+      b.in_order();
+      b.expose(Exposure::kPulled);
+      b.publish(0, 1);
+      b.await_all(0, 1);
+      const std::uint32_t own = b.local();
+      const std::uint32_t peer = 1 - own;
+      b.copy(Builder::scratch(peer), Builder::peer_input(peer, own), own, own + 1);
+      b.reduce_units(Builder::output(own), Builder::scratch(0), 2, own, own, own + 1, true);
+      b.publish(2, 1);
+      if (waits) {
+        b.await_all(2, 1);
+      }
+      b.copy(Builder::output(peer), Builder::peer_output(peer, peer), peer, peer + 1);
+      b.publish(1, 1);
+      b.await_all(1, 1);
+    };
+  };
+  check(reads(true), "", {false, 2, 0});
+  check(reads(false), "a race", {false, 2, 0});
+}
+
 TEST_F(VerifyMappedTest, OnlyTheOwnerWrites) {
   check(
       [](Builder& b) {

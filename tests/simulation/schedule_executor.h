@@ -275,7 +275,7 @@ class ScheduleExecutor {
     int memory = static_cast<int>(place.space);
     std::size_t at = place.at;
     const Schedule& s = schedules_[reader];
-    if (is_mapped(place.space)) {
+    if (has_owner(place.space)) {
       const std::span<const int> members =
           topology_.members(topology_.node_of(static_cast<int>(reader)));
       if (place.local >= members.size()) {
@@ -283,6 +283,16 @@ class ScheduleExecutor {
         return {};
       }
       owner = static_cast<std::size_t>(members[place.local]);
+    }
+    if (is_exposed(place.space)) {
+      if (ranks_[owner].open == 0) {
+        why_ = "a read of a buffer whose rank has returned";
+        return {};
+      }
+      return words(owner, owner_place(place), length);
+    }
+    if (is_mapped(place.space)) {
+      // One of its own spaces.
     } else if (place.space == Space::kInput) {
       memory = in_place(s) ? kOutputMemory : kInputMemory;
       at += input_base(s);
@@ -456,7 +466,7 @@ class ScheduleExecutor {
     const std::size_t length = step.end - step.begin;
     const auto span = static_cast<std::uint32_t>(length);
     std::vector<std::vector<Word>> operands;
-    const bool mapped = is_mapped(step.src.space);
+    const bool mapped = has_owner(step.src.space);
     const std::uint32_t own = mapped ? schedules_[r].local : step.src.local;
     if (step.count == 0) {
       operands.push_back(take(r, step.dst, length));
@@ -470,7 +480,19 @@ class ScheduleExecutor {
       const bool is_own = step.own_input && (mapped ? place.local == own : i == own);
       operands.push_back(take(r, is_own ? Place{Space::kInput, 0, step.begin} : place, length));
     }
-    const std::span<Word> dst = words(r, step.dst, length);
+    if (step.dst.local != kEveryone) {
+      store_result(r, step, operands, step.dst);
+      return;
+    }
+    for (std::uint32_t local = 0; local < schedules_[r].locals; ++local) {
+      store_result(r, step, operands, {step.dst.space, local, step.dst.at});
+    }
+  }
+
+  void store_result(std::size_t r, const Step& step, const std::vector<std::vector<Word>>& operands,
+                    const Place& place) {
+    const std::size_t length = step.end - step.begin;
+    const std::span<Word> dst = words(r, place, length);
     if (!why_.empty()) {
       return;
     }

@@ -28,6 +28,13 @@ inline std::vector<Schedule> build_all(const Algorithm& algorithm, const Topolog
   return result;
 }
 
+// Whether the algorithm fits, where everything that depends on the caller's memory and on the
+// system is as it wants it.
+inline bool fits_best(const Algorithm& algorithm, Topology topology, std::size_t bytes) {
+  topology.set_pulls(topology.one_mapped_node());
+  return algorithm.applicable(topology, {.bytes = bytes, .mapped = true});
+}
+
 // Whether the algorithm's schedules depend on the size class at all.
 inline bool has_pieces(const Algorithm& algorithm, const Topology& topology) {
   return algorithm.tune(topology, {std::size_t{1} << 30, false}) != Tuning{};

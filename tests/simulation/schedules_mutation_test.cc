@@ -46,7 +46,7 @@ void drop_dependency(Schedule& schedule, std::uint32_t edge) {
 }
 
 void edit_place(Place& place, bool owner, std::mt19937_64& random) {
-  if (owner && is_mapped(place.space)) {
+  if (owner && has_owner(place.space)) {
     place.local = nudged(place.local, random);
   } else {
     place.at = nudged(place.at, random);
@@ -164,7 +164,7 @@ std::vector<Subject> subjects() {
       Topology::grid(3, 2)};
   for (const Algorithm& algorithm : algorithms()) {
     for (const Topology& topology : topologies) {
-      if (algorithm.applicable(topology, {0, false})) {
+      if (fits_best(algorithm, topology, 0)) {
         const bool pieces = has_pieces(algorithm, topology);
         const bool rooted = op_traits(algorithm.op).rooted;
         result.push_back({&algorithm, topology,

@@ -60,7 +60,7 @@ class ProofTest : public testing::Test {
   template <typename Wanted>
   void prove_all(const Topology& topology, const Wanted& wanted) {
     for (const Algorithm& algorithm : algorithms()) {
-      if (!algorithm.applicable(topology, {0, false}) || !wanted(algorithm)) {
+      if (!fits_best(algorithm, topology, 0) || !wanted(algorithm)) {
         continue;
       }
       const int roots = op_traits(algorithm.op).rooted ? topology.ranks() : 1;
@@ -90,7 +90,7 @@ bool any(const Algorithm&) {
 
 // Algorithms for which the placement of ranks makes no difference were proved on one node.
 bool sees_nodes(const Algorithm& algorithm) {
-  return !algorithm.applicable(Topology::grid(1, 2), {0, false});
+  return !fits_best(algorithm, Topology::grid(1, 2), 0);
 }
 
 TEST_F(ProofTest, OneNodeOfUpTo64Ranks) {
@@ -137,7 +137,7 @@ TEST_F(ProofTest, TuningsOfRealSizes) {
     for (const Algorithm& algorithm : algorithms()) {
       for (std::size_t bytes = 8; bytes <= (std::size_t{64} << 20); bytes *= 8) {
         const Payload payload = {bytes, false};
-        if (algorithm.applicable(topology, payload) && !HasFatalFailure()) {
+        if (fits_best(algorithm, topology, bytes) && !HasFatalFailure()) {
           prove(algorithm, topology, 0, algorithm.tune(topology, payload));
         }
       }

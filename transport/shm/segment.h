@@ -19,6 +19,9 @@ namespace isthmus {
 // use.
 inline constexpr std::uint32_t kGroupsMax = 1024;
 
+// Ranks of one node that may read each other's memory by copies between processes.
+inline constexpr std::size_t kPullRanksMax = 256;
+
 inline constexpr std::uint64_t kSegmentMagic = 0x31534d4854534924ULL;
 
 // First bytes of a rank's segment.
@@ -29,9 +32,13 @@ struct SegmentHeader {
   std::int32_t world_size = 0;
   std::int32_t pid = 0;
   std::uint64_t token = 0;  // random: read by peers to prove that they map this very segment
+  std::uint64_t probe = 0;  // address of a word of the rank's own memory that holds `token`
   std::uint64_t stage_offset = 0;
   std::uint64_t stage_bytes = 0;
   Bell bell;
+  // Once `probed` is 1: by place among the node's ranks, whether this one can read its memory.
+  std::array<std::atomic<std::uint64_t>, kPullRanksMax / 64> pulls{};
+  std::atomic<std::uint32_t> probed{0};
   // Group keys by block index; 0 free. Written last when a group is joined (release).
   std::array<std::atomic<std::uint64_t>, kGroupsMax> groups;
 };

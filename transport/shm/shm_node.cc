@@ -16,12 +16,13 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "transport/shm/process_memory.h"
 
 namespace isthmus {
 namespace {
 
 constexpr std::uint32_t kHelloMagic = 0x48545349;
-constexpr std::size_t kFdsMax = 4;  // segment, bell, lanes, pidfd (may be missing)
+constexpr std::size_t kFdsMax = 5;  // segment, bell, lanes; pidfd and heap where there are
 
 struct Hello {
   std::uint32_t magic = kHelloMagic;
@@ -30,6 +31,8 @@ struct Hello {
   std::uint64_t token = 0;
   std::int32_t rank = -1;
   std::int32_t has_life = 0;
+  std::int32_t has_heap = 0;
+  std::int32_t unused = 0;
 };
 
 // An address in the abstract namespace: no file, scoped to the network namespace.
@@ -108,6 +111,19 @@ Result<std::unique_ptr<ShmNode>> ShmNode::create(const Options& options) {
                    LaneMemory::reserve(options.rank, static_cast<std::size_t>(options.world_size),
                                        options.named));
   }
+  SharedHeap heap;
+  if (!options.unshared && !options.named && options.world_size > 1 && options.heap_bytes != 0) {
+    Result<SharedHeap> made = SharedHeap::create(options.rank, options.heap_bytes);
+    if (made.ok()) {
+      heap = std::move(made).value();
+    } else {
+      log(LogLevel::kInfo, "shm", "{}; buffers of the group are private memory",
+          made.error().message);
+    }
+  }
+  node->pool_ = std::make_shared<BufferPool>(std::move(heap));
+  node->probe_ = std::make_unique<std::uint64_t>(node->segment_.header().token);
+  node->segment_.header().probe = reinterpret_cast<std::uintptr_t>(node->probe_.get());
   const int bell = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (bell < 0) {
     return system_error(Code::kResource, errno, "cannot make an eventfd");
@@ -138,10 +154,17 @@ Status ShmNode::send_self(const Fd& socket) {
   hello.nonce = options_.nonce;
   hello.token = segment_.header().token;
   hello.rank = options_.rank;
+  const Fd& heap = pool_->heap().fd();
   hello.has_life = life_.valid() ? 1 : 0;
-  const std::array<int, kFdsMax> fds = {segment_.fd().get(), bell_.get(), lanes_.fd().get(),
-                                        life_.get()};
-  const std::size_t fd_bytes = (life_.valid() ? kFdsMax : kFdsMax - 1) * sizeof(int);
+  hello.has_heap = heap.valid() ? 1 : 0;
+  std::array<int, kFdsMax> fds = {segment_.fd().get(), bell_.get(), lanes_.fd().get()};
+  std::size_t count = 3;
+  for (const Fd* fd : {static_cast<const Fd*>(&life_), &heap}) {
+    if (fd->valid()) {
+      fds[count++] = fd->get();
+    }
+  }
+  const std::size_t fd_bytes = count * sizeof(int);
   iovec data{.iov_base = &hello, .iov_len = sizeof hello};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kFdsMax * sizeof(int))> control{};
   msghdr message{};
@@ -203,6 +226,9 @@ Status ShmNode::receive_peer(Fd socket, std::span<const LocalPeer> peers, Deadli
                  LaneMemory::attach(std::move(fds[2]), hello.rank, options_.rank, locals_));
   peer.bell = std::move(fds[1]);
   peer.pid = peer_pid(socket);
+  if (hello.has_heap != 0) {
+    attach_heap(std::move(fds[hello.has_life != 0 ? 4 : 3]), hello.rank, &peer);
+  }
   // A thread of this process may end while the process lives.
   const bool own_process = peer.pid == ::getpid();
   peer.life = hello.has_life != 0 && !own_process ? std::move(fds[3]) : std::move(socket);
@@ -280,13 +306,112 @@ Status ShmNode::connect(std::span<const LocalPeer> peers, Deadline deadline) {
     ISTHMUS_TRY(receive_peer(std::move(socket), peers, deadline, &got));
   }
   listener_.reset();  // nobody else may come
+  heaps_ = pool_->heap().size() != 0;
+  for (const auto& [rank, peer] : peers_) {
+    heaps_ = heaps_ && peer.heap.size() != 0;
+  }
+  return probe_pulls(deadline);
+}
+
+// A peer whose heap cannot be mapped (ulimit -v) has none for this rank, which then exposes none.
+void ShmNode::attach_heap(Fd fd, int rank, Peer* peer) const {
+  Result<SharedHeap> heap = SharedHeap::attach(std::move(fd), rank);
+  if (heap.ok()) {
+    peer->heap = std::move(heap).value();
+  } else {
+    log(LogLevel::kWarn, "shm",
+        "{} of rank {}; this rank's large collectives go through staging (raise ulimit -v, or set "
+        "ISTHMUS_HEAP_GB on every rank)",
+        heap.error().message, rank);
+  }
+}
+
+const SegmentHeader& ShmNode::header_of(int world_rank) const {
+  return world_rank == options_.rank ? segment_.header() : peers_.at(world_rank).segment.header();
+}
+
+bool ShmNode::can_pull(int reader, int owner) const {
+  const auto place = static_cast<std::size_t>(
+      std::lower_bound(locals_.begin(), locals_.end(), owner) - locals_.begin());
+  const std::uint64_t word = header_of(reader).pulls[place / 64].load(std::memory_order_relaxed);
+  return reader == owner || (word >> (place % 64) & 1U) != 0;
+}
+
+// A libc that has the call, and a kernel that had it yesterday, prove nothing: seccomp, yama or
+// another user namespace deny it at run time. So each rank reads a word of each peer, and tells.
+Status ShmNode::probe_pulls(Deadline deadline) {
+  SegmentHeader& own = segment_.header();
+  for (std::size_t place = 0; place < locals_.size(); ++place) {
+    const int rank = locals_[place];
+    if (!options_.pull || locals_.size() > kPullRanksMax || rank == options_.rank) {
+      continue;
+    }
+    const SegmentHeader& theirs = header_of(rank);
+    std::uint64_t word = 0;
+    const Status read = pull(rank, reinterpret_cast<const void*>(theirs.probe),
+                             reinterpret_cast<std::byte*>(&word), sizeof word);
+    if (read.ok() && word == theirs.token) {
+      own.pulls[place / 64].fetch_or(1ULL << (place % 64), std::memory_order_relaxed);
+    } else if (refused_by_ < 0) {
+      refused_by_ = rank;
+      refused_errno_ = read.ok() ? EFAULT : read.error().sys_errno;
+    }
+  }
+  own.probed.store(1, std::memory_order_release);
+  for (const int rank : locals_) {
+    while (header_of(rank).probed.load(std::memory_order_acquire) == 0) {
+      if (deadline.passed(monotonic_ns())) {
+        return Error{.code = Code::kTimeout,
+                     .culprit = rank,
+                     .message = fmt::format("timed out waiting for rank {} of this node, which has "
+                                            "handed out its memory and not gone on",
+                                            rank)};
+      }
+      look_for_dead();
+      if (is_dead(rank)) {
+        return Error{.code = Code::kPeerDead,
+                     .culprit = rank,
+                     .message = fmt::format("rank {} of this node died while it joined", rank)};
+      }
+      ::poll(nullptr, 0, 1);
+    }
+  }
+  warn_of_forbidden_pulls();
   return {};
+}
+
+// One line a node: by its first rank that was refused.
+void ShmNode::warn_of_forbidden_pulls() const {
+  const auto refused = [&](int reader) {
+    return std::any_of(locals_.begin(), locals_.end(),
+                       [&](int owner) { return !can_pull(reader, owner); });
+  };
+  if (refused_by_ >= 0 && *std::find_if(locals_.begin(), locals_.end(), refused) == options_.rank) {
+    log(LogLevel::kWarn, "shm",
+        "rank {} may not read the memory of rank {} of this node (process_vm_readv: {}): staging "
+        "is used between ranks where that is so. Allow it (kernel.yama.ptrace_scope=0, docker run "
+        "--cap-add=SYS_PTRACE), or set ISTHMUS_CMA=0 to say that it is meant",
+        options_.rank, refused_by_, ::strerrorname_np(refused_errno_));
+  }
+}
+
+bool ShmNode::pulls(std::span<const int> world_ranks) const {
+  return std::all_of(world_ranks.begin(), world_ranks.end(), [&](int reader) {
+    return std::all_of(world_ranks.begin(), world_ranks.end(),
+                       [&](int owner) { return can_pull(reader, owner); });
+  });
+}
+
+Status ShmNode::pull(int world_rank, const void* address, std::byte* into,
+                     std::size_t bytes) const {
+  return read_process(peers_.at(world_rank).pid, address, into, bytes, world_rank);
 }
 
 MappedPeer ShmNode::resolve(int world_rank, std::uint64_t group_key) const {
   MappedPeer out;
   out.world_rank = world_rank;
   const Segment* segment = &segment_;
+  const SharedHeap* heap = &pool_->heap();
   out.bell_fd = bell_.get();
   if (world_rank != options_.rank) {
     const auto found = peers_.find(world_rank);
@@ -294,10 +419,13 @@ MappedPeer ShmNode::resolve(int world_rank, std::uint64_t group_key) const {
       return out;
     }
     segment = &found->second.segment;
+    heap = &found->second.heap;
     out.bell_fd = found->second.bell.get();
   }
   out.block = segment->find_group(group_key);
   out.stage = segment->stage();
+  out.heap = heap->data();
+  out.heap_bytes = heap->size();
   out.bell = &segment->header().bell;
   return out;
 }

@@ -11,6 +11,7 @@
 #include "base/fd.h"
 #include "base/result.h"
 #include "transport/mapped.h"
+#include "transport/shm/buffer_pool.h"
 #include "transport/shm/lane_memory.h"
 #include "transport/shm/segment.h"
 
@@ -32,7 +33,9 @@ class ShmNode {
     std::uint64_t nonce = 0;  // of the world's incarnation
     std::size_t stage_bytes = 32 << 20;
     bool named = false;
-    bool unshared = false;  // private memory, no peers: where shared memory is not to be had
+    bool unshared = false;       // private memory, no peers: where shared memory is not to be had
+    std::size_t heap_bytes = 0;  // of address space for exposed buffers; 0: none
+    bool pull = true;            // try whether the peers' memory can be read
   };
 
   // What other ranks must know to connect; sent in the rendezvous.
@@ -55,10 +58,26 @@ class ShmNode {
     int bell_fd = -1;  // eventfd of the peer; owned by the ShmNode
   };
 
-  // Exchanges descriptors with every peer given (without this rank). Collective over them.
+  // Exchanges descriptors with every peer given (without this rank), and learns which ranks can
+  // read each other's memory. Collective over them.
   Status connect(std::span<const LocalPeer> peers, Deadline deadline);
 
   Segment& own() { return segment_; }
+
+  // This rank's pool of buffers. Those of its heap are read in place by the peers, if these all
+  // have a heap, too: see exposes().
+  const std::shared_ptr<BufferPool>& pool() const { return pool_; }
+
+  // Whether the ranks of the node can read these bytes of this rank in place.
+  bool exposes(const void* data, std::size_t bytes) const {
+    return heaps_ && pool_->mapped(data, bytes);
+  }
+
+  // Whether each of these ranks of the node (world ranks) can copy from each other one's memory.
+  bool pulls(std::span<const int> world_ranks) const;
+
+  // Copies from a peer's memory. Errors as read_process().
+  Status pull(int world_rank, const void* address, std::byte* into, std::size_t bytes) const;
 
   // The block and memory of a peer in a group; block is null while the peer has not joined.
   MappedPeer resolve(int world_rank, std::uint64_t group_key) const;
@@ -109,6 +128,7 @@ class ShmNode {
   struct Peer {
     Segment segment;
     LaneMemory lanes;
+    SharedHeap heap;  // empty where it has none, or it cannot be mapped
     Fd bell;
     Fd life;  // pidfd, or the handshake's socket
     int pid = 0;
@@ -121,6 +141,11 @@ class ShmNode {
   Status connect_lower(const LocalPeer& peer, Deadline deadline, std::map<int, Fd>* waiting);
   Status accept_one(std::span<const LocalPeer> peers, Deadline deadline);
   Status send_self(const Fd& socket);
+  void attach_heap(Fd fd, int rank, Peer* peer) const;
+  Status probe_pulls(Deadline deadline);
+  void warn_of_forbidden_pulls() const;
+  const SegmentHeader& header_of(int world_rank) const;
+  bool can_pull(int reader, int owner) const;
   Status receive_peer(Fd socket, std::span<const LocalPeer> peers, Deadline deadline, int* rank);
 
   Options options_;
@@ -129,7 +154,12 @@ class ShmNode {
   Fd bell_;
   Fd life_;
   Segment segment_;
-  Fd lanes_file_;  // until connect()
+  std::shared_ptr<BufferPool> pool_;
+  bool heaps_ = false;                    // this rank and all peers have one
+  std::unique_ptr<std::uint64_t> probe_;  // what peers read to see whether they can
+  int refused_by_ = -1;                   // the first peer whose memory cannot be read
+  int refused_errno_ = 0;                 // and why
+  Fd lanes_file_;                         // until connect()
   LaneMemory lanes_;
   std::vector<int> locals_;    // world ranks of the node, ascending, with this one
   std::map<int, Peer> peers_;  // by world rank

@@ -7,7 +7,7 @@ where entry points are switched off. It works without torch, and imports nothing
 
 import sys
 
-__all__ = ["__version__", "monitored_barrier", "tag", "torch_version"]
+__all__ = ["__version__", "empty", "monitored_barrier", "tag", "torch_version"]
 
 _NAME = "isthmus"
 _C10D = "torch.distributed.distributed_c10d"
@@ -108,6 +108,32 @@ def monitored_barrier(group=None, timeout=None, wait_all_ranks=True):
     default one; timeout: a timedelta, None for the group's. Late ranks are all named, whatever
     wait_all_ranks says. Raises DistBackendError, and the group is over then.
     """
+    _backend(group, "monitored_barrier").monitored_barrier(*([] if timeout is None else [timeout]))
+
+
+def empty(*size, dtype=None, group=None):
+    """A CPU tensor with undefined contents in memory that the ranks of a node use in place.
+
+    Large collectives of the group, and of groups made from it, skip their staging copies when all
+    ranks' buffers are such tensors, or whole or partial contiguous views of them: two to four times
+    faster from some 10 KB on. size: as for torch.empty. dtype: None for torch's default. group: a
+    process group, None for the default one. The memory is kept for the next tensor of like size. A
+    forked process does not have it. Raises RuntimeError when memory runs out.
+    """
+    import math
+
+    import torch
+
+    if len(size) == 1 and not isinstance(size[0], int):
+        size = tuple(size[0])
+    dtype = dtype if dtype is not None else torch.get_default_dtype()
+    cpu = torch.device("cpu")
+    flat = _backend(group, "empty").allocate_tensor(math.prod(size), dtype=dtype, device=cpu)
+    return flat.view(size)
+
+
+def _backend(group, asks):
+    """Ours of a process group, None: of the default one. asks: who wants it, for the error."""
     import torch
     from torch import distributed
 
@@ -119,9 +145,9 @@ def monitored_barrier(group=None, timeout=None, wait_all_ranks=True):
     backend = getattr(backend, "wrapped_pg", backend)
     if not isinstance(backend, _torch.load().Backend):
         raise ValueError(
-            f"isthmus.monitored_barrier takes groups of isthmus; this one is of {backend.name()}."
+            f"isthmus.{asks} takes groups of isthmus; this one is of {backend.name()}."
         )
-    backend.monitored_barrier(*([] if timeout is None else [timeout]))
+    return backend
 
 
 def __getattr__(name):
