@@ -31,14 +31,16 @@ using testing::Told;
 using testing::told;
 
 // Loops all_reduce until it fails; marks its start, then "<ms until the error> <text>".
-int loop_until_error(World& world, const Marks& marks, std::size_t count) {
-  std::vector<float> data(count, 1.0F);
+int loop_until_error(World& world, const Marks& marks, std::size_t count, bool mapped = false) {
+  std::vector<float> own(count, 1.0F);
+  const MemoryRegion region = world.allocate(count * sizeof(float)).value();
+  float* const data = mapped ? reinterpret_cast<float*>(region.data()) : own.data();
   for (int i = 0;; ++i) {
     if (i == 5) {
       marks.put("running" + std::to_string(world.rank()), "");
     }
-    const Status status = world.communicator().all_reduce(data.data(), data.data(), count,
-                                                          DType::kFloat32, RedOp::kMax);
+    const Status status =
+        world.communicator().all_reduce(data, data, count, DType::kFloat32, RedOp::kMax);
     if (!status.ok()) {
       marks.put(rank_name(world.rank()),
                 fmt::format("{} {}", monotonic_ns() / kNsPerMs, status.error().message));
@@ -85,6 +87,30 @@ TEST_P(Death, KilledRankIsNamedByEverySurvivorWithinTwoSeconds) {
   EXPECT_EQ(ranks.wait(2), -SIGKILL);
   expect_named(ranks, marks, 2, killed_ms);
 }
+
+// Its memory is being read by the others, by loads or by copies between processes.
+class DeathOfTheRead : public ::testing::TestWithParam<bool> {};
+
+TEST_P(DeathOfTheRead, KilledRankIsNamedByEverySurvivorWithinTwoSeconds) {
+  const Marks marks;
+  const bool mapped = GetParam();
+  Ranks::Options options;
+  options.size = 4;
+  options.timeout_ms = 300'000;
+  if (!mapped) {
+    options.variables = {{"ISTHMUS_ALGO", "pull_all_reduce"}};
+  }
+  Ranks ranks(options,
+              [&](World& world) { return loop_until_error(world, marks, 1 << 20, mapped); });
+  ASSERT_TRUE(all_run(marks, options.size));
+  const std::int64_t killed_ms = monotonic_ns() / kNsPerMs;
+  ::kill(ranks.pid(2), SIGKILL);
+  EXPECT_EQ(ranks.wait(2), -SIGKILL);
+  expect_named(ranks, marks, 2, killed_ms);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, DeathOfTheRead, ::testing::Bool(),
+                         [](const auto& one) { return one.param ? "Mapped" : "Pulled"; });
 
 TEST_P(Death, IsSeenThoughAForkedChildLives) {
   const Marks marks;
