@@ -1,6 +1,7 @@
 // How the engine executes steps.
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "kernels/copy.h"
@@ -298,8 +299,8 @@ bool Engine::note_exposed(Run& run, std::uint32_t local, const Announcement& the
   ExposedBuffers buffers;
   std::memcpy(&buffers, theirs.payload.data(), sizeof buffers);
   if (run.plan->schedule.exposure == Exposure::kPulled) {
-    run.peer_input[local] = reinterpret_cast<const std::byte*>(buffers.input);
-    run.peer_output[local] = reinterpret_cast<std::byte*>(buffers.output);
+    run.peer_input[local] = std::bit_cast<const std::byte*>(buffers.input);
+    run.peer_output[local] = std::bit_cast<std::byte*>(buffers.output);
     return true;
   }
   const MappedPeer& peer = run.channel->peers[local];

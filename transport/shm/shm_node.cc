@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 
@@ -348,7 +349,7 @@ Status ShmNode::probe_pulls(Deadline deadline) {
     }
     const SegmentHeader& theirs = header_of(rank);
     std::uint64_t word = 0;
-    const Status read = pull(rank, reinterpret_cast<const void*>(theirs.probe),
+    const Status read = pull(rank, std::bit_cast<const void*>(theirs.probe),
                              reinterpret_cast<std::byte*>(&word), sizeof word);
     if (read.ok() && word == theirs.token) {
       own.pulls[place / 64].fetch_or(1ULL << (place % 64), std::memory_order_relaxed);
