@@ -49,6 +49,11 @@ inline void copy_bytes(void* dst, const void* src, std::size_t bytes) {
 // stay in them. Below kStreamingBytesMin it is copy_bytes. Ends with a store fence: what the caller
 // publishes afterwards is seen after the data.
 inline constexpr std::size_t kStreamingBytesMin = 16384;
+
+// Bytes that all ranks of a node write as their results in one operation, from which what they copy
+// there out of shared memory is streamed: no cache would hold it, and ordinary stores would read
+// every line first. Below, the reader of the result finds it in its cache.
+inline constexpr std::size_t kStreamingFootprint = std::size_t{128} << 20;
 void copy_bytes_streaming(void* dst, const void* src, std::size_t bytes);
 
 }  // namespace isthmus

@@ -9,6 +9,21 @@
 #include "schedule/engine.h"
 
 namespace isthmus {
+namespace {
+
+// The bytes of a Copy step. What is collected into results that no cache holds is streamed.
+void move_bytes(const Run& run, const Step& step, std::byte* dst, const std::byte* src,
+                std::size_t bytes) {
+  const bool collects = step.src.space == Space::kStage && step.dst.space == Space::kOutput;
+  if (collects && run.geometry.total_bytes() * run.channel->peers.size() >= kStreamingFootprint)
+      [[unlikely]] {
+    copy_bytes_streaming(dst, src, bytes);
+  } else {
+    copy_bytes(dst, src, bytes);
+  }
+}
+
+}  // namespace
 
 bool Engine::advance(Run& run) {
   if (run.state != Run::State::kActive) {
@@ -111,7 +126,7 @@ bool Engine::copy(Run& run, const Step& step) {
   }
   const std::byte* const src = peers ? exposed(run, step.src) : locate(run, step.src);
   if (bytes != 0 && dst != src) {
-    copy_bytes(dst, src, bytes);
+    move_bytes(run, step, dst, src, bytes);
   }
   return true;
 }
