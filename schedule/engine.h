@@ -225,7 +225,7 @@ class Engine {
   void interrupt(Run& run);
   void moved(Idle& state);
   void idle(Idle& state);
-  void sleep();
+  void sleep(int most_ms);
   Status open_sleeper();
   void forget_life(int world_rank);
   void driver_main();
