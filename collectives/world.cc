@@ -11,6 +11,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "base/cpus.h"
 #include "base/env.h"
 #include "base/fork.h"
 #include "base/hash.h"
@@ -116,6 +117,7 @@ World::Impl::~Impl() {
 }
 
 Status World::Impl::open(RankCard* mine, std::uint64_t nonce, Deadline deadline) {
+  ISTHMUS_TRY(check_own_cpus(env().CPUS));
   mine->rank = options.rank;
   mine->version = std::string(kVersion);
   mine->config_hash = env().schedule_hash();

@@ -9,6 +9,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "base/cpus.h"
 #include "base/futex.h"
 #include "base/log.h"
 #include "schedule/engine.h"
@@ -169,6 +170,7 @@ void Engine::wake_driver() {
 // Drives asynchronous work while no caller does. Between works it only helps notices to leave: a
 // peer may be met for the first time by one, and may come late.
 void Engine::driver_main() {
+  enter_own_thread();
   while (!stop_.load(std::memory_order_relaxed)) {
     const std::uint32_t bell = driver_bell_.load(std::memory_order_acquire);
     if (outstanding_.load(std::memory_order_relaxed) == 0 ||

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/cpus.h"
+
 namespace isthmus {
 
 // All that a lane's thread uses: shared with it, for a callback may destroy the Lanes; and with the
@@ -53,6 +55,7 @@ HookHolder& hook_holder() {
 }
 
 void lane_main(const LanePool* pool, LanePool::Lane& lane, int depth) {
+  enter_own_thread();
   depth_of_thread = depth + 1;
   pool_of_thread = pool;
   const auto body = [&] {

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/cpus.h"
 #include "base/fork.h"
 #include "base/log.h"
 #include "transport/tcp_store_sockets.h"
@@ -101,6 +102,7 @@ Server::~Server() {
 }
 
 void Server::run() {
+  enter_own_thread();
   std::array<epoll_event, 256> events{};
   for (;;) {
     int timeout_ms = strangers_ > 0 ? 1000 : -1;

@@ -11,6 +11,8 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
+#include "base/cpus.h"
+
 namespace isthmus::plugin {
 namespace {
 
@@ -117,6 +119,7 @@ Membership::~Membership() {
     return;
   }
   std::thread([world = std::move(world_), ender = ender_]() mutable {
+    enter_own_thread();
     const PendingCallback pending;  // the process's exit waits for this thread
     ender(std::move(world));
   }).detach();

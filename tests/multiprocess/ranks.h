@@ -29,11 +29,16 @@ class Ranks {
   struct Options {
     int size = 2;
     unsigned watchdog_s = 60;
+    // Called on a rank whose world cannot be made; empty: the error goes to stderr.
+    std::function<void(int rank, const Error& error)> told = {};
     std::vector<std::string> node_ids;  // by rank; empty: all on this node
     std::int64_t timeout_ms = 20'000;
     std::vector<std::pair<std::string, std::string>> variables = {};  // of the ranks' environment
     std::function<void(int rank)> before = {};  // in the rank's process, before its world is made
   };
+
+  // Exit code of a rank whose world cannot be made.
+  static constexpr int kNoWorld = 99;
 
   Ranks(const Options& options, const Body& body) : options_(options) {
     for (int rank = 0; rank < options.size; ++rank) {
@@ -105,8 +110,12 @@ class Ranks {
     }
     Result<std::unique_ptr<World>> world = World::create(world_options, **store);
     if (!world.ok()) {
-      std::fprintf(stderr, "rank %d: %s\n", rank, world.error().to_string().c_str());
-      return 99;
+      if (options_.told) {
+        options_.told(rank, world.error());
+      } else {
+        std::fprintf(stderr, "rank %d: %s\n", rank, world.error().to_string().c_str());
+      }
+      return kNoWorld;
     }
     return body(**world);
   }
