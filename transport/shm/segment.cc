@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/huge_pages.h"
+#include "base/log.h"
 #include "transport/shm/shared_file.h"
 
 namespace isthmus {
@@ -17,14 +19,18 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 
-constexpr std::size_t align_page(std::size_t bytes) {
-  return (bytes + kPage - 1) & ~(kPage - 1);
-}
-
-constexpr std::size_t kBlocksOffset = align_page(sizeof(SegmentHeader));
-constexpr std::size_t kStageOffset = kBlocksOffset + kGroupsMax * sizeof(GroupBlock);
+// Staging begins on a huge page, right behind the blocks; what is left free is before these, and
+// costs only addresses.
+constexpr std::size_t kBlocksBytes = kGroupsMax * sizeof(GroupBlock);
+constexpr std::size_t kStageOffset = align_huge(sizeof(SegmentHeader) + kBlocksBytes);
+constexpr std::size_t kBlocksOffset = kStageOffset - kBlocksBytes;
 
 static_assert(sizeof(GroupBlock) % kPage == 0);
+static_assert(kHugePageBytes % Segment::kChunkBytes == 0);
+
+// Leases of a huge page's worth of staging before it becomes one, which takes a millisecond or two:
+// little beside what so many operations took, and too much for the first of them.
+constexpr std::uint16_t kUsesUntilHuge = 256;
 
 }  // namespace
 
@@ -43,7 +49,9 @@ Result<Segment> Segment::create(const Options& options) {
   } else {
     ISTHMUS_ASSIGN(segment.fd_, make_shared_file(fmt::format("isthmus-rank-{}", options.rank),
                                                  bytes, options.named));
-    ISTHMUS_ASSIGN(segment.mapping_, Mapping::create(segment.fd_, bytes, true));
+    ISTHMUS_ASSIGN(segment.mapping_,
+                   Mapping::create_aligned(segment.fd_, bytes, true, kHugePageBytes));
+    segment.uses_.resize(stage_bytes / kHugePageBytes);
   }
   // Fresh pages are zero: only what differs from zero is written. Blocks are made on joining.
   new (segment.mapping_.data()) SegmentHeader{};
@@ -78,7 +86,9 @@ Result<Segment> Segment::attach(Fd fd, int rank, std::uint64_t token) {
   }
   Segment segment;
   segment.fd_ = std::move(fd);
-  ISTHMUS_ASSIGN(segment.mapping_, Mapping::create(segment.fd_, bytes, true));
+  // Aligned as its owner's, so that huge pages are huge here too.
+  ISTHMUS_ASSIGN(segment.mapping_,
+                 Mapping::create_aligned(segment.fd_, bytes, true, kHugePageBytes));
   segment.place();
   const SegmentHeader& header = *segment.header_;
   if (header.magic != kSegmentMagic || header.version != kMappedVersion || header.rank != rank ||
@@ -143,10 +153,36 @@ std::optional<StageLease> Segment::lease(std::size_t bytes) {
       for (std::size_t k = first; k <= i; ++k) {
         leased_.set(k);
       }
-      return StageLease{.offset = first * kChunkBytes, .bytes = wanted * kChunkBytes};
+      const StageLease lease{.offset = first * kChunkBytes, .bytes = wanted * kChunkBytes};
+      note_use(lease);
+      return lease;
     }
   }
   return std::nullopt;
+}
+
+// Huge pages for staging that is used again and again, one at most an operation.
+void Segment::note_use(const StageLease& lease) {
+  const std::size_t end =
+      std::min((lease.offset + lease.bytes + kHugePageBytes - 1) / kHugePageBytes, uses_.size());
+  for (std::size_t page = lease.offset / kHugePageBytes; page < end; ++page) {
+    if (uses_[page] == kUsesUntilHuge) {
+      continue;
+    }
+    ++uses_[page];
+    if (uses_[page] < kUsesUntilHuge) {
+      continue;
+    }
+    const Status made = collapse_huge_pages(stage_ + page * kHugePageBytes, kHugePageBytes);
+    if (!made.ok()) {
+      ++huge_refused_;
+      log(LogLevel::kDebug, "shm", "staging keeps small pages: {}", made.error().message);
+      if (made.error().code == Code::kUnsupported) {
+        uses_.clear();  // no page ever will
+      }
+    }
+    return;
+  }
 }
 
 void Segment::release(const StageLease& lease) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/fd.h"
 #include "base/mapping.h"
@@ -52,6 +53,9 @@ struct StageLease {
 // One rank's shared memory: header, group blocks, staging. Created by its owner, mapped by the
 // peers of its node. Anonymous (memfd, or an unnamed file in /dev/shm): nothing is left behind by
 // any death. Thread rule: the engine's token; the memory itself follows mapped.h.
+//
+// Staging lies on its owner's NUMA node: its owner writes each page first, and nobody fills it
+// beforehand. Where it is used often the owner turns it into huge pages, if it can have them.
 class Segment {
  public:
   // Staging is handed out in chunks of this size.
@@ -97,8 +101,12 @@ class Segment {
 
   std::size_t leased_bytes() const { return leased_.count() * kChunkBytes; }
 
+  // How often the kernel had no huge page for staging that was worth one.
+  std::uint64_t huge_refused() const { return huge_refused_; }
+
  private:
   void place();
+  void note_use(const StageLease& lease);
 
   Fd fd_;
   Mapping mapping_;
@@ -106,6 +114,8 @@ class Segment {
   GroupBlock* blocks_ = nullptr;
   std::byte* stage_ = nullptr;
   std::bitset<kChunksMax> leased_;
+  std::vector<std::uint16_t> uses_;  // by huge page of staging: leases, up to the deciding one
+  std::uint64_t huge_refused_ = 0;
   std::uint32_t next_block_ = 0;
 };
 
