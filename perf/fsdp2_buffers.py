@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """FSDP2 with private buffers against FSDP2 with buffers of the group, which ranks read in place.
 
-    torchrun --nproc-per-node 2 perf/fsdp2_buffers.py [--steps 9] [--layers 8] [--width 512] [--json]
+    torchrun --nproc-per-node 2 perf/fsdp2_buffers.py [--steps 9] [--layers 8] [--json]
 
 Both models train in turn, a step each, in one process a rank. "inside" is the time between the
 issue and the end of every collective of a step, summed; "step" is all of it. Medians over the steps
@@ -102,7 +102,8 @@ def main():
         else:
             for buffers, row in rows.items():
                 (whole, off), (within, by) = row["step_ms"], row["inside_ms"]
-                print(f"{buffers:13} step {whole:7.1f} ±{off:.1f} ms, inside {within:7.1f} ±{by:.1f} ms")
+                text = f"step {whole:7.1f} ±{off:.1f} ms, inside {within:7.1f} ±{by:.1f} ms"
+                print(f"{buffers:13} {text}")
             print(f"inside, of the group / private: {ratio:.2f}")
     dist.destroy_process_group()
 

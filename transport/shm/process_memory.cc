@@ -28,7 +28,7 @@ Error cannot_read(int why, int pid, const void* address, std::size_t bytes, int 
 
 Status read_process(int pid, const void* address, std::byte* into, std::size_t bytes, int rank) {
   // The kernel only reads there; its interface has one type for both sides.
-  auto* from = static_cast<std::byte*>(const_cast<void*>(address));
+  auto* from = const_cast<std::byte*>(static_cast<const std::byte*>(address));
   while (bytes > 0) {
     const std::size_t wanted = std::min(bytes, kCallBytesMax);
     const iovec here{.iov_base = into, .iov_len = wanted};
