@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/nearest.h"
+#include "collectives/algorithms/estimate.h"
 
 namespace isthmus {
 
@@ -60,7 +61,7 @@ Result<Choice> select_algorithm(const Topology& topology, OpKind op, const Paylo
   double best_us = std::numeric_limits<double>::infinity();
   for (const Algorithm& algorithm : algorithms()) {
     if (algorithm.op == op && algorithm.applicable(topology, largest)) {
-      const double us = algorithm.cost_us(topology, largest);
+      const double us = estimate(algorithm, topology, largest).total_us();
       if (us < best_us) {
         best = &algorithm;
         best_us = us;

@@ -62,6 +62,27 @@ std::size_t heap_bytes() {
          static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
 
+// Of the machine where it is most: all ranks know all cards, and so agree.
+double ranks_per_processor(const std::vector<RankCard>& cards) {
+  struct Machine {
+    std::bitset<kProcessorsMax> together;
+    std::size_t ranks = 0;
+  };
+
+  std::map<std::string, Machine> machines;
+  for (const RankCard& card : cards) {
+    Machine& machine = machines[card.node.boot_id];
+    machine.together |= card.processors;
+    ++machine.ranks;
+  }
+  double most = 1.0;
+  for (const auto& [boot_id, machine] : machines) {
+    const auto processors = static_cast<double>(std::max<std::size_t>(machine.together.count(), 1));
+    most = std::max(most, static_cast<double>(machine.ranks) / processors);
+  }
+  return most;
+}
+
 std::int64_t default_timeout_ms(std::int64_t asked) {
   return asked >= 0 ? asked : env().TIMEOUT_S * 1000;
 }
@@ -101,6 +122,7 @@ class World::Impl : public std::enable_shared_from_this<World::Impl> {
   std::uint64_t nonce_ = 0;
   std::string no_shared_memory_;  // why this rank has none; empty where it has
   std::vector<RankCard> cards_;
+  double sharing_ = 1.0;                // as NodeCosts
   std::vector<std::uint64_t> node_of_;  // by world rank
   std::unique_ptr<ShmNode> node_;
   std::unique_ptr<ShmTransport> shm_;  // null where no other rank shares this one's memory
@@ -229,6 +251,7 @@ Status World::Impl::start(const WorldOptions& given, Rendezvous& store) {
     return error;
   }
   ISTHMUS_ASSIGN(cards_, exchange_cards(mine, options.size, store, prefix, deadline));
+  sharing_ = ranks_per_processor(cards_);
   warn_of_fallback(mine);
   ISTHMUS_TRY(connect(mine, deadline));
   const Engine::Options engine_options{.world_rank = options.rank,
@@ -260,6 +283,9 @@ Result<Topology> World::Impl::restrict(std::span<const int> members) const {
     }
   }
   ISTHMUS_ASSIGN(Topology topology, Topology::make(nodes));
+  NodeCosts costs = topology.node_costs();
+  costs.sharing = sharing_;
+  topology.set_node_costs(costs);
   topology.set_pulls(topology.one_mapped_node() && node_->pulls(members));
   return topology;
 }

@@ -12,23 +12,68 @@ std::size_t operands_beyond_first(const Step& step) {
   return step.count == 0 ? 1 : step.count - 1;
 }
 
+// One operand is only moved.
+bool moves(const Step& step) {
+  return step.kind == StepKind::kCopy || (step.kind == StepKind::kReduce && step.count == 1);
+}
+
+bool reads_peer(const Step& step, const Schedule& schedule) {
+  return is_mapped(step.src.space) && step.src.local != schedule.local;
+}
+
+// Rates for one schedule and size: looked up once for all steps.
+class RankWork {
+ public:
+  RankWork(const Schedule& schedule, const Geometry& geometry, const Topology& topology)
+      : schedule_(schedule) {
+    const NodeCosts& costs = topology.node_costs();
+    const double footprint = footprint_of(schedule, geometry);
+    copy_ = costs.copy.at(footprint) * costs.sharing / kMib;
+    read_ = costs.read.at(footprint) * costs.sharing / kMib;
+    combine_ = costs.combine.at(footprint) * costs.sharing / kMib;
+    reduce_ = costs.reduce.at(footprint) * costs.sharing / kMib;
+  }
+
+  // Of a Copy or Reduce.
+  double us(const Step& step, double bytes) const {
+    if (moves(step)) {
+      return bytes * (reads_peer(step, schedule_) ? read_ : copy_);
+    }
+    return bytes * (combine_ + reduce_ * static_cast<double>(operands_beyond_first(step)));
+  }
+
+ private:
+  const Schedule& schedule_;
+  double copy_ = 0.0;  // microseconds a byte
+  double read_ = 0.0;
+  double combine_ = 0.0;
+  double reduce_ = 0.0;
+};
+
 }  // namespace
 
-double core_us(const Step& step, const Geometry& geometry, const Topology& topology) {
-  const double mib = static_cast<double>(geometry.length(step.begin, step.end)) / kMib;
-  // One operand is only moved.
-  if (step.kind == StepKind::kCopy || (step.kind == StepKind::kReduce && step.count == 1)) {
-    return mib * topology.inside().beta_us_per_mib;
+double footprint_of(const Schedule& schedule, const Geometry& geometry) {
+  const OpTraits& traits = op_traits(schedule.op);
+  const bool one_block = traits.input_block || traits.output_block;
+  const double whole = static_cast<double>(geometry.total_bytes());
+  const double other =
+      one_block && schedule.partition.ranked ? static_cast<double>(geometry.block_bytes()) : whole;
+  return whole + other;
+}
+
+double core_us(const Step& step, const Schedule& schedule, const Geometry& geometry,
+               const Topology& topology) {
+  if (step.kind != StepKind::kCopy && step.kind != StepKind::kReduce) {
+    return 0.0;
   }
-  if (step.kind == StepKind::kReduce) {
-    return mib * topology.gamma_us_per_mib() * static_cast<double>(operands_beyond_first(step));
-  }
-  return 0.0;
+  const RankWork work(schedule, geometry, topology);
+  return work.us(step, static_cast<double>(geometry.length(step.begin, step.end)));
 }
 
 RankCost cost_of(const Schedule& schedule, const Topology& topology, std::size_t bytes) {
   const Geometry geometry(schedule.partition, bytes);
   const int node = topology.node_of(static_cast<int>(schedule.rank));
+  const RankWork work(schedule, geometry, topology);
   RankCost cost;
   for (const Step& step : schedule.steps) {
     const std::size_t length = geometry.length(step.begin, step.end);
@@ -40,12 +85,16 @@ RankCost cost_of(const Schedule& schedule, const Topology& topology, std::size_t
       cost.bytes_neck_out += crosses ? length : 0;
     } else if (step.kind == StepKind::kRecv) {
       cost.bytes_neck_in += crosses ? length : 0;
+    } else if (step.kind == StepKind::kAwait) {
+      cost.awaits += step.count > 0 ? 1U : 0U;
     } else if (step.kind == StepKind::kCopy) {
       cost.bytes_copied += length;
+      cost.bytes_read += reads_peer(step, schedule) ? length : 0;
+      cost.copy_us += work.us(step, static_cast<double>(length));
     } else if (step.kind == StepKind::kReduce) {
       cost.bytes_reduced += length * operands_beyond_first(step);
+      (moves(step) ? cost.copy_us : cost.reduce_us) += work.us(step, static_cast<double>(length));
     }
-    cost.core_us += core_us(step, geometry, topology);
   }
   return cost;
 }
@@ -60,7 +109,7 @@ GroupCost cost_of(std::span<const Schedule> schedules, const Topology& topology,
     const auto node = static_cast<std::size_t>(topology.node_of(static_cast<int>(schedule.rank)));
     cost.neck_out[node] += cost.ranks.back().bytes_neck_out;
     cost.neck_in[node] += cost.ranks.back().bytes_neck_in;
-    cost.bound_us = std::max(cost.bound_us, cost.ranks.back().core_us);
+    cost.bound_us = std::max(cost.bound_us, cost.ranks.back().core_us());
   }
   for (std::size_t node = 0; node < cost.neck_out.size(); ++node) {
     const auto busiest = static_cast<double>(std::max(cost.neck_out[node], cost.neck_in[node]));

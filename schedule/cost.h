@@ -17,8 +17,13 @@ struct RankCost {
   std::size_t bytes_neck_out = 0;  // of them, to other nodes
   std::size_t bytes_neck_in = 0;   // received from other nodes
   std::size_t bytes_copied = 0;
+  std::size_t bytes_read = 0;     // of them, out of other ranks' memory
   std::size_t bytes_reduced = 0;  // operands beyond the first of every Reduce
-  double core_us = 0.0;           // of copies and reductions
+  std::uint32_t awaits = 0;       // waits for other ranks' flags
+  double copy_us = 0.0;           // of its core, for all copies
+  double reduce_us = 0.0;         // and for all reductions
+
+  double core_us() const { return copy_us + reduce_us; }
 
   bool operator==(const RankCost&) const = default;
 };
@@ -40,7 +45,13 @@ struct GroupCost {
 
 GroupCost cost_of(std::span<const Schedule> schedules, const Topology& topology, std::size_t bytes);
 
-// Microseconds of one step's work on the core of its rank; 0 for messages and lines.
-double core_us(const Step& step, const Geometry& geometry, const Topology& topology);
+// Microseconds of one step's work on the core of its rank, from the caches that the footprint of
+// the caller's buffers leaves; 0 for messages and lines. Where ranks share processors it counts as
+// many times.
+double core_us(const Step& step, const Schedule& schedule, const Geometry& geometry,
+               const Topology& topology);
+
+// Bytes of one rank's buffers together, as NodeCosts takes it.
+double footprint_of(const Schedule& schedule, const Geometry& geometry);
 
 }  // namespace isthmus

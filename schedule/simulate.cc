@@ -161,8 +161,8 @@ class Simulator {
     state.core_busy = true;
     const std::uint32_t index = state.core.front();
     state.core.pop();
-    schedule_event(now_ + core_us(step_at(rank, index), geometry_, topology_), What::kDone, rank,
-                   index);
+    schedule_event(now_ + core_us(step_at(rank, index), schedules_[rank], geometry_, topology_),
+                   What::kDone, rank, index);
   }
 
   std::span<const int> neighbours(std::uint32_t rank) const {

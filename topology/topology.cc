@@ -99,9 +99,23 @@ Result<Topology> Topology::restricted_to(std::span<const int> ranks) const {
     }
   }
   ISTHMUS_ASSIGN(Topology result, make(nodes_of_group, mapped_of_group));
-  result.set_links(inside_, between_, gamma_);
+  result.node_costs_ = node_costs_;
+  result.between_ = between_;
   result.set_pulls(pulls_ && result.one_mapped_node());
   return result;
+}
+
+void Topology::set_links(const LinkClass& inside, const LinkClass& between,
+                         double gamma_us_per_mib) {
+  node_costs_ = NodeCosts();
+  node_costs_.flag_us = inside.alpha_us;
+  node_costs_.look_us = inside.alpha_us;
+  node_costs_.flag_rank_us = 0.0;
+  node_costs_.copy = RateCurve::flat(inside.beta_us_per_mib);
+  node_costs_.read = node_costs_.copy;
+  node_costs_.combine = RateCurve::flat(0.0);
+  node_costs_.reduce = RateCurve::flat(gamma_us_per_mib);
+  between_ = between;
 }
 
 std::string Topology::to_json() const {
@@ -109,10 +123,10 @@ std::string Topology::to_json() const {
   json["node_of"] = node_of_;
   json["mapped"] = mapped_;
   json["pulls"] = pulls_;
-  json["inside"] = {{"alpha_us", inside_.alpha_us}, {"beta_us_per_mib", inside_.beta_us_per_mib}};
+  json["inside"] = {{"alpha_us", inside().alpha_us}, {"beta_us_per_mib", inside().beta_us_per_mib}};
   json["between"] = {{"alpha_us", between_.alpha_us},
                      {"beta_us_per_mib", between_.beta_us_per_mib}};
-  json["gamma_us_per_mib"] = gamma_;
+  json["gamma_us_per_mib"] = gamma_us_per_mib();
   return json.dump();
 }
 
@@ -125,14 +139,17 @@ Result<Topology> Topology::from_json(std::string_view text) {
     const std::vector<int> node_of = json.at("node_of").get<std::vector<int>>();
     const std::vector<bool> mapped = json.value("mapped", std::vector<bool>{});
     ISTHMUS_ASSIGN(Topology result, make(node_of, mapped));
-    const LinkClass inside = json.contains("inside") ? link_from(json["inside"]) : kInsideDefault;
+    const LinkClass inside = json.contains("inside") ? link_from(json["inside"]) : result.inside();
     const LinkClass between =
         json.contains("between") ? link_from(json["between"]) : kBetweenDefault;
-    const double gamma = json.value("gamma_us_per_mib", kGammaDefault);
+    const double gamma = json.value("gamma_us_per_mib", result.gamma_us_per_mib());
     if (!sane(inside) || !sane(between) || !std::isfinite(gamma) || gamma < 0.0) {
       return invalid("The topology's link costs must be finite and not negative.");
     }
-    result.set_links(inside, between, gamma);
+    if (json.contains("inside") || json.contains("gamma_us_per_mib")) {
+      result.set_links(inside, between, gamma);
+    }
+    result.set_between(between);
     result.set_pulls(json.value("pulls", false));
     return result;
   } catch (const nlohmann::json::exception& error) {

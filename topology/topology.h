@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "topology/node_costs.h"
 
 namespace isthmus {
 
@@ -25,12 +26,11 @@ class Topology {
   // Most ranks of a group; simulations go up to here.
   static constexpr int kRanksMax = 1 << 20;
 
-  // Built-in link classes, in force until something was measured: shared memory between two cores
-  // (a flag line 0.3 us, a copied MiB 100 us), 10 Gbit/s TCP (30 us, 840 us), and the reduction of
-  // one MiB from the L2 cache (60 us).
-  static constexpr LinkClass kInsideDefault = {0.3, 100.0};
+  // Between nodes, until something was measured: 10 Gbit/s TCP.
   static constexpr LinkClass kBetweenDefault = {30.0, 840.0};
-  static constexpr double kGammaDefault = 60.0;
+
+  // The footprint for which inside() and gamma_us_per_mib() speak: a few MiB, from the L3 cache.
+  static constexpr double kInsideFootprint = 8388608.0;
 
   Topology() = default;
 
@@ -78,17 +78,29 @@ class Topology {
 
   int locals_max() const { return locals_max_; }
 
-  const LinkClass& inside() const { return inside_; }
+  // Work inside a node, by footprint.
+  const NodeCosts& node_costs() const { return node_costs_; }
+
+  void set_node_costs(const NodeCosts& costs) { node_costs_ = costs; }
+
+  // The same in two numbers and one, for closed forms of several nodes.
+  LinkClass inside() const {
+    return {node_costs_.wait_us(2), node_costs_.read.at(kInsideFootprint) * node_costs_.sharing};
+  }
 
   const LinkClass& between() const { return between_; }
 
-  double gamma_us_per_mib() const { return gamma_; }
-
-  void set_links(const LinkClass& inside, const LinkClass& between, double gamma_us_per_mib) {
-    inside_ = inside;
-    between_ = between;
-    gamma_ = gamma_us_per_mib;
+  double gamma_us_per_mib() const {
+    // Half the fixed part: closed forms count it with each of two and more operands.
+    return (0.5 * node_costs_.combine.at(kInsideFootprint) +
+            node_costs_.reduce.at(kInsideFootprint)) *
+           node_costs_.sharing;
   }
+
+  void set_between(const LinkClass& between) { between_ = between; }
+
+  // The simplest costs: equal for all footprints, ranks on cores of their own.
+  void set_links(const LinkClass& inside, const LinkClass& between, double gamma_us_per_mib);
 
   // The topology of a group of some of these ranks, in the group's order. Fails with
   // kInvalidArgument on a rank that does not exist or is named twice.
@@ -108,9 +120,8 @@ class Topology {
   bool pulls_ = false;
   int locals_min_ = 0;
   int locals_max_ = 0;
-  LinkClass inside_ = kInsideDefault;
+  NodeCosts node_costs_;
   LinkClass between_ = kBetweenDefault;
-  double gamma_ = kGammaDefault;
 };
 
 }  // namespace isthmus

@@ -62,7 +62,8 @@ struct Algorithm {
   // The tuning for the payload's size class.
   Tuning (*tune)(const Topology& topology, const Payload& payload);
 
-  // Estimated time by alpha, beta and gamma; schedule/cost.h computes it exactly.
+  // Estimated time by closed form, from alpha, beta and gamma. Null: its schedule's own steps are
+  // counted (estimate.h), as for all that never leaves a node.
   double (*cost_us)(const Topology& topology, const Payload& payload);
 
   Result<Schedule> (*build)(const Request& request);

@@ -13,11 +13,6 @@ namespace {
 // A message that leaves beside others costs this share of the first one's alpha.
 constexpr double kMoreMessages = 0.1;
 
-// The share of the data that is not a rank's own.
-double others_share(const Topology& topology) {
-  return static_cast<double>(topology.ranks() - 1) / topology.ranks();
-}
-
 // Ranks that share a neck; within one node every rank has its own way.
 double sharers(const Topology& topology) {
   return topology.nodes() == 1 ? 1.0 : topology.locals_max();
@@ -64,84 +59,13 @@ double lane_messages(const Topology& topology) {
 }
 
 double node_reduce_cost(const Topology& topology, const Payload& payload, double hops) {
-  return hops * node_step(topology, mib(payload)) +
-         inside_cost(topology, 2.0 * mib(payload),
-                     mib(payload) * (topology.locals_max() - 1.0 + hops));
+  return overlapped(hops * node_step(topology, mib(payload)),
+                    inside_cost(topology, 2.0 * mib(payload),
+                                mib(payload) * (topology.locals_max() - 1.0 + hops)),
+                    tree_pieces(topology, payload).pieces);
 }
 
 }  // namespace
-
-double shown_cost(const Topology& topology, const Payload& payload) {
-  return topology.inside().alpha_us + mib(payload) * topology.inside().beta_us_per_mib;
-}
-
-double reduce_all_cost(const Topology& topology, const Payload& payload) {
-  return shown_cost(topology, payload) +
-         mib(payload) * topology.gamma_us_per_mib() * (topology.ranks() - 1);
-}
-
-double flat_cost(const Topology& topology, const Payload& payload) {
-  return reduce_all_cost(topology, payload) + topology.inside().alpha_us;
-}
-
-double slice_cost(const Topology& topology, const Payload& payload) {
-  const double share = others_share(topology);
-  return 4.0 * topology.inside().alpha_us +
-         mib(payload) * ((1.0 + share) * topology.inside().beta_us_per_mib +
-                         topology.gamma_us_per_mib() * share);
-}
-
-double gather_cost(const Topology& topology, const Payload& payload) {
-  return 2.0 * topology.inside().alpha_us +
-         mib(payload) * topology.inside().beta_us_per_mib * topology.ranks();
-}
-
-double scatter_cost(const Topology& topology, const Payload& payload) {
-  return 2.0 * topology.inside().alpha_us +
-         mib(payload) * (topology.ranks() - 1) *
-             (topology.inside().beta_us_per_mib + topology.gamma_us_per_mib());
-}
-
-double staged_cost(const Topology& topology, const Payload& payload) {
-  return 2.0 * topology.inside().alpha_us + mib(payload) * 1.25 * topology.inside().beta_us_per_mib;
-}
-
-double flag_cost(const Topology& topology, const Payload&) {
-  return topology.inside().alpha_us;
-}
-
-double root_slices_cost(const Topology& topology, const Payload& payload) {
-  const double share = others_share(topology);
-  return 4.0 * topology.inside().alpha_us +
-         mib(payload) * share *
-             (2.0 * topology.inside().beta_us_per_mib + topology.gamma_us_per_mib());
-}
-
-double exchange_blocks_cost(const Topology& topology, const Payload& payload) {
-  return 2.0 * topology.inside().alpha_us +
-         mib(payload) * topology.inside().beta_us_per_mib * 2.0 * (topology.ranks() - 1);
-}
-
-double load_slices_cost(const Topology& topology, const Payload& payload) {
-  const double share = others_share(topology);
-  return 3.0 * topology.inside().alpha_us +
-         mib(payload) * share * (topology.inside().beta_us_per_mib + topology.gamma_us_per_mib());
-}
-
-double load_blocks_cost(const Topology& topology, const Payload& payload) {
-  return 3.0 * topology.inside().alpha_us +
-         others(topology) * mib(payload) * topology.inside().beta_us_per_mib;
-}
-
-double load_scatter_cost(const Topology& topology, const Payload& payload) {
-  return 3.0 * topology.inside().alpha_us +
-         others(topology) * mib(payload) * topology.gamma_us_per_mib();
-}
-
-// Not without a measurement: on most machines staging is faster.
-double pull_cost(const Topology&, const Payload&) {
-  return 1e12;
-}
 
 double no_cost(const Topology&, const Payload&) {
   return 0.0;
@@ -299,9 +223,10 @@ double node_tree_reduce_cost(const Topology& topology, const Payload& payload) {
 }
 
 double node_direct_reduce_cost(const Topology& topology, const Payload& payload) {
-  return node_step(topology, (topology.nodes() - 1.0) * mib(payload)) +
-         inside_cost(topology, 2.0 * mib(payload),
-                     mib(payload) * (topology.locals_max() + topology.nodes() - 2.0));
+  return overlapped(node_step(topology, (topology.nodes() - 1.0) * mib(payload)),
+                    inside_cost(topology, 2.0 * mib(payload),
+                                mib(payload) * (topology.locals_max() + topology.nodes() - 2.0)),
+                    star_pieces(topology, payload).pieces);
 }
 
 double node_chain_cost(const Topology& topology, const Payload& payload) {

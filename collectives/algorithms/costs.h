@@ -4,30 +4,10 @@
 
 namespace isthmus {
 
-// What an algorithm costs: the column `cost_us` of the table of algorithms, in the terms of
-// schedule/simulate. A test holds the choice that they make near the simulated best.
+// What an algorithm that sends messages costs: the column `cost_us` of the table of algorithms, in
+// the terms of schedule/simulate. A test holds the choice that they make near the simulated best.
+// What stays inside a node has no closed form: estimate.h counts its steps.
 
-// Inside a node.
-double shown_cost(const Topology& topology, const Payload& payload);
-double reduce_all_cost(const Topology& topology, const Payload& payload);
-double flat_cost(const Topology& topology, const Payload& payload);
-
-// Copied: the input but for the own slice, the own result, and the others' results.
-double slice_cost(const Topology& topology, const Payload& payload);
-double gather_cost(const Topology& topology, const Payload& payload);
-double scatter_cost(const Topology& topology, const Payload& payload);
-double staged_cost(const Topology& topology, const Payload& payload);
-double flag_cost(const Topology& topology, const Payload& payload);
-
-// As slice_cost, but only the root reads results.
-double root_slices_cost(const Topology& topology, const Payload& payload);
-double exchange_blocks_cost(const Topology& topology, const Payload& payload);
-
-// Without staging: read by loads, or copied between processes.
-double load_slices_cost(const Topology& topology, const Payload& payload);
-double load_blocks_cost(const Topology& topology, const Payload& payload);
-double load_scatter_cost(const Topology& topology, const Payload& payload);
-double pull_cost(const Topology& topology, const Payload& payload);
 double no_cost(const Topology& topology, const Payload& payload);
 
 // One step in which every rank sends `count` messages of `bytes_mib` each over its node's neck.

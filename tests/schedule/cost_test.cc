@@ -50,7 +50,7 @@ TEST(CostTest, CoreTimeFollowsTheLinks) {
   b.copy(Builder::scratch(0), Builder::input(0), 0, 1);
   b.reduce_units(Builder::output(0), Builder::scratch(0), 3, 0, 0, 1, true);
   const RankCost cost = cost_of(b.build().value(), topology, std::size_t{2} << 20);
-  EXPECT_DOUBLE_EQ(cost.core_us, 2 * 100.0 + 2 * 2 * 30.0);
+  EXPECT_DOUBLE_EQ(cost.core_us(), 2 * 100.0 + 2 * 2 * 30.0);
 }
 
 TEST(CostTest, BoundIsTheBusiestResource) {

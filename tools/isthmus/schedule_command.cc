@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "collectives/algorithms/algorithm.h"
+#include "collectives/algorithms/estimate.h"
 #include "collectives/select.h"
 #include "schedule/verify.h"
 #include "tools/command_line/command_line.h"
@@ -181,10 +182,11 @@ int run_schedule_list(const ScheduleOptions& options) {
     const bool fits = algorithm.applicable(topology, payload);
     const Result<Choice> choice = select_algorithm(topology, algorithm.op, payload, "");
     const bool chosen = choice.ok() && choice->algorithm == &algorithm;
-    fmt::print("{} {:16} {:26} {:>14}  {}\n", chosen ? '*' : ' ', op_kind_name(algorithm.op),
-               algorithm.name,
-               fits ? fmt::format("{:.2f}", algorithm.cost_us(topology, payload)) : "-",
-               algorithm.text);
+    fmt::print(
+        "{} {:16} {:26} {:>14}  {}\n", chosen ? '*' : ' ', op_kind_name(algorithm.op),
+        algorithm.name,
+        fits ? fmt::format("{:.2f}", estimate(algorithm, topology, payload).total_us()) : "-",
+        algorithm.text);
   }
   return 0;
 }

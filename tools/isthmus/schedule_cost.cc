@@ -42,7 +42,7 @@ int run_schedule_cost(const ScheduleOptions& options) {
   const GroupCost cost = cost_of(*schedules, topology, bytes);
   RankCost busiest;
   for (const RankCost& rank : cost.ranks) {
-    busiest = rank.core_us >= busiest.core_us ? rank : busiest;
+    busiest = rank.core_us() >= busiest.core_us() ? rank : busiest;
   }
   const Schedule& first = schedules->front();
   fmt::print("{} by {}: {} nodes of {} ranks, {}\n", op_kind_name(first.op), first.algorithm,
@@ -52,7 +52,7 @@ int run_schedule_cost(const ScheduleOptions& options) {
   fmt::print("                bytes sent   {}\n", busiest.bytes_sent);
   fmt::print("                copied       {}\n", busiest.bytes_copied);
   fmt::print("                reduced      {}\n", busiest.bytes_reduced);
-  fmt::print("                core time    {:.2f} us\n", busiest.core_us);
+  fmt::print("                core time    {:.2f} us\n", busiest.core_us());
   fmt::print("  busiest node: bytes out    {}\n", most(cost.neck_out));
   fmt::print("                bytes in     {}\n", most(cost.neck_in));
   fmt::print("  no order is faster than    {:.2f} us (`isthmus schedule simulate` orders it)\n",
