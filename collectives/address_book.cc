@@ -60,8 +60,8 @@ std::string card_key(const std::string& prefix, int rank) {
 }
 
 // Rank 0: collects all cards and checks that they agree.
-Result<std::string> collect(const RankCard& mine, int ranks, Rendezvous& store,
-                            const std::string& prefix, Deadline deadline) {
+Result<std::string> collect(const RankCard& mine, const std::string& tuning, int ranks,
+                            Rendezvous& store, const std::string& prefix, Deadline deadline) {
   json table = json::array();
   for (int rank = 0; rank < ranks; ++rank) {
     Result<std::string> text = rank == mine.rank ? Result<std::string>(mine.to_json())
@@ -100,7 +100,7 @@ Result<std::string> collect(const RankCard& mine, int ranks, Rendezvous& store,
     }
     table.push_back(*text);
   }
-  return table.dump();
+  return json{{"cards", std::move(table)}, {"tuning", tuning}}.dump();
 }
 
 }  // namespace
@@ -170,12 +170,13 @@ Result<RankCard> RankCard::from_json(std::string_view text) {
   return out;
 }
 
-Result<std::vector<RankCard>> exchange_cards(const RankCard& mine, int ranks, Rendezvous& store,
-                                             const std::string& prefix, Deadline deadline) {
+Result<AddressBook> exchange_cards(const RankCard& mine, const std::string& tuning, int ranks,
+                                   Rendezvous& store, const std::string& prefix,
+                                   Deadline deadline) {
   const std::string table_key = prefix + std::string(kTable);
   std::string table;
   if (mine.rank == 0) {
-    const Result<std::string> collected = collect(mine, ranks, store, prefix, deadline);
+    const Result<std::string> collected = collect(mine, tuning, ranks, store, prefix, deadline);
     if (!collected.ok()) {
       report_failure(collected.error(), mine.rank, store, prefix);
       return collected.error();
@@ -191,19 +192,22 @@ Result<std::vector<RankCard>> exchange_cards(const RankCard& mine, int ranks, Re
       return error;
     }
   }
-  std::vector<RankCard> cards;
+  AddressBook book;
   const json parsed = json::parse(table, nullptr, false);
-  for (const json& text : parsed) {
+  const json cards = parsed.is_object() ? parsed.value("cards", json::array()) : json::array();
+  for (const json& text : cards) {
     ISTHMUS_ASSIGN(RankCard card,
                    RankCard::from_json(text.is_string() ? text.get<std::string>() : std::string()));
-    cards.push_back(std::move(card));
+    book.cards.push_back(std::move(card));
   }
-  if (cards.size() != static_cast<std::size_t>(ranks)) {
-    return Error{
-        .code = Code::kProtocol,
-        .message = fmt::format("the rendezvous lists {} ranks, expected {}", cards.size(), ranks)};
+  if (book.cards.size() != static_cast<std::size_t>(ranks)) {
+    return Error{.code = Code::kProtocol,
+                 .message = fmt::format("the rendezvous lists {} ranks, expected {}",
+                                        book.cards.size(), ranks)};
   }
-  return cards;
+  const json tuned = parsed.value("tuning", json());
+  book.tuning = tuned.is_string() ? tuned.get<std::string>() : std::string();
+  return book;
 }
 
 void report_failure(const Error& error, int rank, Rendezvous& store, const std::string& prefix) {

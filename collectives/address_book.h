@@ -32,11 +32,17 @@ struct RankCard {
   static Result<RankCard> from_json(std::string_view text);
 };
 
+// What every rank knows after the exchange.
+struct AddressBook {
+  std::vector<RankCard> cards;  // by rank
+  std::string tuning;           // rank 0's tuning table: all choose by the same; empty for none
+};
+
 // The one exchange of a world: every rank sets its card, rank 0 sets the table of all cards, or the
 // reason why there is none, which every rank then returns. Two store operations a rank, O(ranks) on
-// rank 0. Afterwards the store is not needed.
-Result<std::vector<RankCard>> exchange_cards(const RankCard& mine, int ranks, Rendezvous& store,
-                                             const std::string& prefix, Deadline deadline);
+// rank 0. Afterwards the store is not needed. `tuning` is rank 0's, ignored on the others.
+Result<AddressBook> exchange_cards(const RankCard& mine, const std::string& tuning, int ranks,
+                                   Rendezvous& store, const std::string& prefix, Deadline deadline);
 
 // In place of exchange_cards(), by a rank that cannot take part: every rank returns its reason at
 // once. Best effort: where the store fails the others time out.

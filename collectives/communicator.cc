@@ -77,4 +77,8 @@ std::string Communicator::algorithm_of(const Call& call) {
   return group_->algorithm_of(call);
 }
 
+void Communicator::force_algorithm(std::string_view name) {
+  group_->force_algorithm(name);
+}
+
 }  // namespace isthmus

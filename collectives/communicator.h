@@ -132,6 +132,11 @@ class ISTHMUS_API Communicator {
   // Name of the algorithm that a call would use now, for tables.
   std::string algorithm_of(const Call& call);
 
+  // Runs later collectives by this algorithm where they have one of that name, as ISTHMUS_ALGO
+  // does; empty ends that. For programs that measure algorithms: every rank calls it between the
+  // same two operations, while none is running.
+  void force_algorithm(std::string_view name);
+
  private:
   friend class World;
   explicit Communicator(std::unique_ptr<Group> group);

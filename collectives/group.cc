@@ -118,7 +118,8 @@ Payload Group::payload_of(const Call& call, std::size_t bytes) const {
 Result<std::shared_ptr<const Plan>> Group::build_plan(const Call& call, const Payload& payload,
                                                       const Topology& topology,
                                                       std::string_view forced) const {
-  ISTHMUS_ASSIGN(const Choice choice, select_algorithm(topology, call.op, payload, forced));
+  ISTHMUS_ASSIGN(const Choice choice,
+                 select_algorithm(topology, call.op, payload, forced, tuned_.get()));
   ISTHMUS_ASSIGN(Schedule schedule, choice.algorithm->build({.topology = topology,
                                                              .rank = channel_.rank,
                                                              .root = call.root,
@@ -156,7 +157,7 @@ Result<const Plan*> Group::find_plan(const Call& call, std::size_t bytes) {
     plans_.splice(plans_.begin(), plans_, found->second);
   } else {
     ISTHMUS_ASSIGN(std::shared_ptr<const Plan> plan,
-                   build_plan(call, payload, topology_, env().ALGO));
+                   build_plan(call, payload, topology_, forced_.empty() ? env().ALGO : forced_));
     plans_.push_front({.key = key, .plan = std::move(plan)});
     index_[key] = plans_.begin();
     if (plans_.size() > kPlansMax && plans_.back().plan->borrowed == 0) {
@@ -306,6 +307,22 @@ std::string Group::algorithm_of(const Call& call) {
   const BatonGuard guard(engine_.baton());
   const Result<const Plan*> plan = find_plan(call, call.count * dtype_bytes(call.dtype));
   return plan.ok() ? plan.value()->schedule.algorithm : plan.error().message;
+}
+
+void Group::force_algorithm(std::string_view name) {
+  const BatonGuard guard(engine_.baton());
+  forced_ = name;
+  last_key_ = 0;
+  last_plan_ = nullptr;
+  // What runs keeps its plan: it borrowed or shares it.
+  for (auto at = plans_.begin(); at != plans_.end();) {
+    if (at->plan->borrowed == 0) {
+      index_.erase(at->key);
+      at = plans_.erase(at);
+    } else {
+      ++at;
+    }
+  }
 }
 
 }  // namespace isthmus

@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "collectives/algorithms/algorithm.h"
 #include "collectives/call.h"
+#include "collectives/tuning_table.h"
 #include "schedule/channel.h"
 #include "schedule/engine.h"
 #include "topology/topology.h"
@@ -24,9 +25,14 @@ class Group {
   // Most plans kept; the least recently used one goes.
   static constexpr std::size_t kPlansMax = 256;
 
+  // tuned: the part of the world's table for this group, or null.
   // keep: what owns the engine, null where that outlives the group anyway.
-  Group(Engine& engine, Topology topology, std::shared_ptr<void> keep)
-      : keep_(std::move(keep)), engine_(engine), topology_(std::move(topology)) {
+  Group(Engine& engine, Topology topology, std::shared_ptr<const TunedRanks> tuned,
+        std::shared_ptr<void> keep)
+      : keep_(std::move(keep)),
+        engine_(engine),
+        topology_(std::move(topology)),
+        tuned_(std::move(tuned)) {
     channel_.by_messages = [this](const Run& run) { return plan_by_messages(run); };
   }
 
@@ -49,6 +55,7 @@ class Group {
   void abort(std::string_view reason);
   std::shared_ptr<const Error> failure();
   std::string algorithm_of(const Call& call);
+  void force_algorithm(std::string_view name);
 
  private:
   struct Cached {
@@ -71,6 +78,8 @@ class Group {
   const std::shared_ptr<void> keep_;  // shared by the world and its groups; last to go
   Engine& engine_;
   const Topology topology_;
+  const std::shared_ptr<const TunedRanks> tuned_;  // shared by the groups of a world
+  std::string forced_;                             // under the baton; ISTHMUS_ALGO where empty
   Channel channel_;
   std::uint64_t last_key_ = 0;
   const Plan* last_plan_ = nullptr;

@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include "base/nearest.h"
-#include "collectives/algorithms/estimate.h"
 
 namespace isthmus {
 
@@ -36,11 +35,30 @@ Error unknown_name(std::string_view name) {
 
 }  // namespace
 
-Result<Choice> select_algorithm(const Topology& topology, OpKind op, const Payload& payload,
-                                std::string_view forced) {
-  // Every size of a class gets the answer of its largest.
+Prediction predict(const Algorithm& algorithm, const Topology& topology, const Payload& payload,
+                   const TunedRanks* tuned) {
+  Prediction out{.parts = estimate(algorithm, topology, payload)};
+  if (tuned != nullptr && topology.one_mapped_node() &&
+      tuned->measured(algorithm.op, algorithm.name)) {
+    const double factor = tuned->factor(algorithm.op, algorithm.name, payload.bytes);
+    out.measured = true;
+    out.parts.flags_us *= factor;
+    out.parts.copies_us *= factor;
+    out.parts.reduces_us *= factor;
+    out.parts.messages_us *= factor;
+  }
+  return out;
+}
+
+Payload largest_of_class(const Payload& payload) {
   Payload largest = payload;
   largest.bytes = size_class_bytes(size_class(payload.bytes));
+  return largest;
+}
+
+Result<Choice> select_algorithm(const Topology& topology, OpKind op, const Payload& payload,
+                                std::string_view forced, const TunedRanks* tuned) {
+  const Payload largest = largest_of_class(payload);
   if (!forced.empty()) {
     if (!known_name(forced)) {
       return unknown_name(forced);
@@ -61,7 +79,7 @@ Result<Choice> select_algorithm(const Topology& topology, OpKind op, const Paylo
   double best_us = std::numeric_limits<double>::infinity();
   for (const Algorithm& algorithm : algorithms()) {
     if (algorithm.op == op && algorithm.applicable(topology, largest)) {
-      const double us = estimate(algorithm, topology, largest).total_us();
+      const double us = predict(algorithm, topology, largest, tuned).us();
       if (us < best_us) {
         best = &algorithm;
         best_us = us;

@@ -19,6 +19,7 @@
 #include "base/version.h"
 #include "collectives/address_book.h"
 #include "collectives/group.h"
+#include "collectives/tuning_table.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
 
@@ -117,12 +118,15 @@ class World::Impl : public std::enable_shared_from_this<World::Impl> {
   Status connect(const RankCard& mine, Deadline deadline);
   void warn_of_fallback(const RankCard& mine) const;
   Result<Topology> restrict(std::span<const int> members) const;
+  std::shared_ptr<const TunedRanks> tune(Topology* topology) const;
   Status join_shared(std::span<const int> members, std::string_view name, Group* group);
 
   std::uint64_t nonce_ = 0;
   std::string no_shared_memory_;  // why this rank has none; empty where it has
   std::vector<RankCard> cards_;
-  double sharing_ = 1.0;                // as NodeCosts
+  double sharing_ = 1.0;  // as NodeCosts
+  // Rank 0's, shared with the groups; null for none.
+  std::shared_ptr<const TuningTable> tuning_;
   std::vector<std::uint64_t> node_of_;  // by world rank
   std::unique_ptr<ShmNode> node_;
   std::unique_ptr<ShmTransport> shm_;  // null where no other rank shares this one's memory
@@ -250,7 +254,14 @@ Status World::Impl::start(const WorldOptions& given, Rendezvous& store) {
     report_failure(error, options.rank, store, prefix);
     return error;
   }
-  ISTHMUS_ASSIGN(cards_, exchange_cards(mine, options.size, store, prefix, deadline));
+  ISTHMUS_ASSIGN(AddressBook book,
+                 exchange_cards(mine, options.rank == 0 ? load_tuning_text() : std::string(),
+                                options.size, store, prefix, deadline));
+  cards_ = std::move(book.cards);
+  if (!book.tuning.empty()) {
+    ISTHMUS_ASSIGN(TuningTable table, TuningTable::from_json(book.tuning));
+    tuning_ = std::make_shared<const TuningTable>(std::move(table));
+  }
   sharing_ = ranks_per_processor(cards_);
   warn_of_fallback(mine);
   ISTHMUS_TRY(connect(mine, deadline));
@@ -283,11 +294,18 @@ Result<Topology> World::Impl::restrict(std::span<const int> members) const {
     }
   }
   ISTHMUS_ASSIGN(Topology topology, Topology::make(nodes));
-  NodeCosts costs = topology.node_costs();
-  costs.sharing = sharing_;
-  topology.set_node_costs(costs);
   topology.set_pulls(topology.one_mapped_node() && node_->pulls(members));
   return topology;
+}
+
+// The part of the table for a group of this topology, which then costs what was measured.
+std::shared_ptr<const TunedRanks> World::Impl::tune(Topology* topology) const {
+  const TunedRanks* tuned =
+      tuning_ == nullptr ? nullptr : tuning_->nearest(topology->locals_max(), sharing_);
+  NodeCosts costs = tuned == nullptr ? NodeCosts() : tuned->costs;
+  costs.sharing = sharing_;
+  topology->set_node_costs(costs);
+  return std::shared_ptr<const TunedRanks>(tuning_, tuned);
 }
 
 Status World::Impl::join_shared(std::span<const int> members, std::string_view name, Group* group) {
@@ -330,8 +348,9 @@ Result<std::unique_ptr<Communicator>> World::Impl::make_group(std::span<const in
   const std::lock_guard<std::mutex> lock(groups_mutex_);
   // A group of the same name and members may be made again: members count alike.
   key = hash_combine(key, instances_[key]++);
+  std::shared_ptr<const TunedRanks> tuned = tune(&topology);
   auto group =
-      std::make_unique<Group>(*engine_, std::move(topology),
+      std::make_unique<Group>(*engine_, std::move(topology), std::move(tuned),
                               keep ? std::static_pointer_cast<void>(shared_from_this()) : nullptr);
   Channel& channel = group->channel();
   channel.key = key == 0 ? 1 : key;

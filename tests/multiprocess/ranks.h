@@ -35,6 +35,7 @@ class Ranks {
     std::int64_t timeout_ms = 20'000;
     std::vector<std::pair<std::string, std::string>> variables = {};  // of the ranks' environment
     std::function<void(int rank)> before = {};  // in the rank's process, before its world is made
+    std::vector<std::string> tune_files = {};   // ISTHMUS_TUNE_FILE by rank; empty: none
   };
 
   // Exit code of a rank whose world cannot be made.
@@ -90,6 +91,12 @@ class Ranks {
 
  private:
   int run(int rank, const Body& body) {
+    // What somebody measured on this machine must not decide about a test.
+    ::setenv("ISTHMUS_TUNE_FILE",
+             options_.tune_files.empty()
+                 ? "none"
+                 : options_.tune_files[static_cast<std::size_t>(rank)].c_str(),
+             1);
     for (const auto& [name, value] : options_.variables) {
       ::setenv(name.c_str(), value.c_str(), 1);
     }
