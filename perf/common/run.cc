@@ -17,11 +17,11 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "collectives/world.h"
-#include "perf/common/launch.h"
 #include "perf/common/measure.h"
 #include "perf/common/options.h"
 #include "perf/common/report.h"
 #include "tools/command_line/command_line.h"
+#include "tools/launch/launch.h"
 #include "topology/machine.h"
 #include "transport/file_store.h"
 

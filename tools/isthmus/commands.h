@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
 #include "collectives/algorithms/algorithm.h"
@@ -44,6 +45,7 @@ struct ScheduleOptions {
   std::string algorithm;    // empty: the one that would be chosen
   bool rendezvous = false;  // simulate
   bool timeline = false;    // simulate
+  bool json = false;        // explain
 };
 
 int run_schedule_list(const ScheduleOptions& options);
@@ -51,5 +53,14 @@ int run_schedule_show(const ScheduleOptions& options);
 int run_schedule_verify(const ScheduleOptions& options);
 int run_schedule_cost(const ScheduleOptions& options);
 int run_schedule_simulate(const ScheduleOptions& options);
+int run_schedule_explain(const ScheduleOptions& options);
+
+struct TuneOptions {
+  std::vector<int> ranks;  // numbers of ranks to measure; empty: the usual ones
+  std::string output;      // file; empty: where the library looks
+  bool json = false;
+};
+
+int run_tune(const TuneOptions& options);
 
 }  // namespace isthmus

@@ -109,6 +109,15 @@ void add_schedule(CLI::App* app, ScheduleOptions* options, Chosen* chosen) {
   add_place(show, options, true);
   add_algorithm(show, options);
   show->add_option("--rank", options->rank, "whose steps (default 0)")->type_name("RANK");
+  CLI::App* explanation = add_command(
+      schedule, "explain", "which algorithm is picked, its predicted time, and why no other",
+      [options] { return run_schedule_explain(*options); }, chosen);
+  add_place(explanation, options, true);
+  explanation
+      ->add_option("--algorithm", options->algorithm,
+                   "this one in place of the one that would be chosen")
+      ->type_name("NAME");
+  explanation->add_flag("--json", options->json, "for programs");
   CLI::App* proof = add_command(
       schedule, "verify",
       "prove an operation's schedules for all ranks (without --bytes: all sizes)",
@@ -131,6 +140,22 @@ void add_schedule(CLI::App* app, ScheduleOptions* options, Chosen* chosen) {
   simulation->add_flag("--timeline", options->timeline, "every step's begin and end");
 }
 
+void add_tune(CLI::App* app, TuneOptions* options, Chosen* chosen) {
+  CLI::App* tune = add_command(
+      app, "tune", "measure this machine (seconds), so that isthmus picks the fastest algorithms",
+      [options] { return run_tune(*options); }, chosen);
+  tune->add_option("--ranks", options->ranks,
+                   "numbers of ranks on this machine, with commas (default: 2, 4, ... up to its "
+                   "processors, and twice as many where these are few)")
+      ->delimiter(',')
+      ->check(CLI::Range(2, 1024))
+      ->type_name("N");
+  tune->add_option("--output", options->output,
+                   "the file to write (default: where the library looks, see ISTHMUS_TUNE_FILE)")
+      ->type_name("FILE");
+  tune->add_flag("--json", options->json, "print the table, for programs");
+}
+
 // Nothing to run: names the commands that there are at this level.
 int say_missing(const CLI::App& app) {
   fmt::print(stderr, "{}", app.help());
@@ -147,6 +172,9 @@ int run(int argc, char** argv) {
       "  isthmus info --env                       every variable, its value and where it is from\n"
       "  isthmus status                           which rank waits for which, right now\n"
       "  isthmus doctor                           what keeps isthmus from being fast here\n"
+      "  isthmus tune                             measure, and pick algorithms by what is fast "
+      "here\n"
+      "  isthmus schedule explain all_reduce --bytes 4M\n"
       "  isthmus schedule list all_reduce --nodes 2 --locals 4 --bytes 64M\n"
       "  isthmus schedule show all_reduce --nodes 2 --locals 2 --rank 1 --bytes 1M\n"
       "  isthmus schedule verify all_reduce --nodes 2 --locals 4\n"
@@ -157,6 +185,7 @@ int run(int argc, char** argv) {
   StatusOptions status;
   DoctorOptions doctor;
   ScheduleOptions schedule;
+  TuneOptions tune;
   CLI::App* sub = add_command(
       &app, "info", "this machine, its limits, and isthmus's variables",
       [&info] { return run_info(info); }, &chosen);
@@ -170,6 +199,7 @@ int run(int argc, char** argv) {
       &app, "doctor", "check what isthmus needs, one verdict a line, with a cure",
       [&doctor] { return run_doctor(doctor); }, &chosen);
   sub->add_flag("--json", doctor.json, "for programs");
+  add_tune(&app, &tune, &chosen);
   add_schedule(&app, &schedule, &chosen);
   const std::optional<int> code = parse_command_line(app, argc, argv);
   if (code) {

@@ -1,4 +1,4 @@
-#include "perf/common/launch.h"
+#include "tools/launch/launch.h"
 
 #include <algorithm>
 #include <atomic>
@@ -200,7 +200,7 @@ int launch(int ranks, int stall_s, const std::function<int(const Member&)>& body
                errno);
     return kExitFailed;
   }
-  Result<TempFolder> store = TempFolder::create("perf");
+  Result<TempFolder> store = TempFolder::create("ranks");
   if (!store.ok()) {
     fmt::print(stderr, "cannot start ranks: {}\n", store.error().message);
     return kExitFailed;

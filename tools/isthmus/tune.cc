@@ -1,0 +1,236 @@
+// `isthmus tune`: measures what the library chooses by, and writes it down for later jobs.
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "base/version.h"
+#include "collectives/select.h"
+#include "collectives/tuning_table.h"
+#include "tools/command_line/command_line.h"
+#include "tools/isthmus/commands.h"
+#include "tools/isthmus/node_view.h"
+#include "tools/isthmus/tune_rank.h"
+#include "tools/launch/launch.h"
+
+namespace isthmus {
+namespace {
+
+// Ranks without any progress for so long are ended.
+constexpr int kStallS = 60;
+
+// Few enough processors for jobs to have more ranks than that.
+constexpr int kFewProcessors = 8;
+
+// Up to so many ranks by default: more take minutes.
+constexpr int kUsualMost = 64;
+
+std::vector<int> usual_ranks() {
+  const int processors = processors_allowed();
+  const int most =
+      std::clamp(processors <= kFewProcessors ? 2 * processors : processors, 2, kUsualMost);
+  std::vector<int> out;
+  for (int ranks = 2; ranks < most; ranks *= 2) {
+    out.push_back(ranks);
+  }
+  out.push_back(most);
+  return out;
+}
+
+// One line on a terminal, nothing elsewhere.
+class Progress {
+ public:
+  Progress(std::size_t parts, bool quiet) : parts_(parts), shown_(!quiet && ::isatty(2) == 1) {}
+
+  void show(std::size_t part, int ranks, double share, std::string_view what) const {
+    if (!shown_) {
+      return;
+    }
+    constexpr std::size_t kWidth = 30;
+    const double all = (static_cast<double>(part) + share) / static_cast<double>(parts_);
+    const auto full = static_cast<std::size_t>(std::clamp(all, 0.0, 1.0) * kWidth);
+    fmt::print(stderr, "\r\x1b[K[{}{}] {:3.0f} %  {} ranks: {}", std::string(full, '#'),
+               std::string(kWidth - full, '.'), 100.0 * all, ranks, what);
+    std::fflush(stderr);
+  }
+
+  void clear() const {
+    if (shown_) {
+      fmt::print(stderr, "\r\x1b[K");
+    }
+  }
+
+ private:
+  std::size_t parts_;
+  bool shown_;
+};
+
+Result<TunedRanks> measure(int ranks, std::size_t part, const Progress& progress) {
+  ISTHMUS_ASSIGN(const TuneArena arena, TuneArena::create(ranks));
+  const int code = launch(ranks, kStallS, [&](const Member& member) {
+    return tune_rank(member, arena, [&](double share, std::string_view what) {
+      progress.show(part, ranks, share, what);
+    });
+  });
+  if (code != 0) {
+    return Error{
+        .code = Code::kInternal,
+        .message = fmt::format("measuring with {} ranks failed; nothing was written", ranks)};
+  }
+  ISTHMUS_ASSIGN(TuningTable table, TuningTable::from_json(arena.result()));
+  return std::move(table.ranks.front());
+}
+
+// Whole or not at all: a job may start meanwhile.
+Status write_file(const std::string& path, const std::string& text) {
+  std::error_code failure;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty()) {
+    std::filesystem::create_directories(folder, failure);
+    if (failure) {
+      return system_error(Code::kIo, failure.value(),
+                          fmt::format("cannot make the folder {}", folder.string()));
+    }
+  }
+  const std::string aside = fmt::format("{}.{}", path, ::getpid());
+  std::FILE* file = std::fopen(aside.c_str(), "w");
+  if (file == nullptr) {
+    return system_error(Code::kIo, errno, fmt::format("cannot write {}", aside));
+  }
+  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  const bool closed = std::fclose(file) == 0;
+  if (!written || !closed || std::rename(aside.c_str(), path.c_str()) != 0) {
+    const Status failed = system_error(Code::kIo, errno, fmt::format("cannot write {}", path));
+    std::remove(aside.c_str());
+    return failed;
+  }
+  return {};
+}
+
+// What an earlier call measured with other numbers of ranks on this machine stays.
+void keep_others(const std::string& path, TuningTable* table) {
+  const Result<TuningTable> before = read_tuning(path);
+  if (!before.ok()) {
+    return;
+  }
+  for (const TunedRanks& old : before->ranks) {
+    const bool again =
+        std::any_of(table->ranks.begin(), table->ranks.end(), [&](const TunedRanks& tuned) {
+          return tuned.ranks == old.ranks &&
+                 (tuned.costs.sharing > 1.0) == (old.costs.sharing > 1.0);
+        });
+    if (!again) {
+      table->ranks.push_back(old);
+    }
+  }
+  std::sort(table->ranks.begin(), table->ranks.end(),
+            [](const TunedRanks& one, const TunedRanks& other) { return one.ranks < other.ranks; });
+}
+
+// "line to 48 B, slot to 4 KiB, slice beyond": an operation's algorithms by size.
+std::string picks_text(const TunedRanks& tuned, OpKind op) {
+  Topology topology = Topology::grid(1, tuned.ranks);
+  topology.set_node_costs(tuned.costs);
+  std::string text;
+  std::string_view last;
+  std::size_t before = 0;
+  for (std::uint32_t index = 0; size_class_bytes(index) <= (std::size_t{64} << 20); ++index) {
+    const std::size_t bytes = size_class_bytes(index);
+    const Result<Choice> choice = select_algorithm(topology, op, {.bytes = bytes}, "", &tuned);
+    if (!choice.ok()) {
+      continue;
+    }
+    if (!last.empty() && choice->algorithm->name != last) {
+      text += fmt::format("{} to {}, ", last, bytes_text(before));
+    }
+    last = choice->algorithm->name;
+    before = bytes;
+  }
+  return text + fmt::format("{}{}", last, text.empty() ? "" : " beyond");
+}
+
+void print_summary(const TunedRanks& tuned) {
+  const NodeCosts& costs = tuned.costs;
+  fmt::print("{} ranks{}: a flag is seen after {:.2f} us\n", tuned.ranks,
+             costs.sharing > 1.0 ? fmt::format(", {:.1f} on a processor", costs.sharing) : "",
+             costs.wait_us(tuned.ranks));
+  fmt::print("  {:34}", "us a MiB, by buffers of a rank");
+  for (const double bytes : costs.copy.bytes) {
+    fmt::print("{:>10}", bytes_text(static_cast<std::uint64_t>(bytes)));
+  }
+  fmt::print("\n");
+  for (const auto& [name, curve] : {std::pair("copy of own memory", costs.copy),
+                                    {"read of another rank's memory", costs.read},
+                                    {"reduction, the result", costs.combine},
+                                    {"reduction, each further operand", costs.reduce}}) {
+    fmt::print("  {:34}", name);
+    for (const double rate : curve.us_per_mib) {
+      fmt::print("{:>10.1f}", rate);
+    }
+    fmt::print("\n");
+  }
+  for (const OpKind op : {OpKind::kAllReduce, OpKind::kAllGather, OpKind::kReduceScatter}) {
+    fmt::print("  {}: {}\n", op_kind_name(op), picks_text(tuned, op));
+  }
+}
+
+int say(const Error& error) {
+  fmt::print(stderr, "isthmus tune: {}\n", error.to_string());
+  return kExitFailed;
+}
+
+}  // namespace
+
+int run_tune(const TuneOptions& options) {
+  const std::string path = options.output.empty() ? tuning_path() : options.output;
+  if (path.empty()) {
+    fmt::print(stderr,
+               "isthmus tune: there is no place for the table: ISTHMUS_TUNE_FILE is none, or HOME "
+               "is not set; give --output FILE\n");
+    return kExitUsage;
+  }
+  std::vector<int> counts = options.ranks.empty() ? usual_ranks() : options.ranks;
+  std::sort(counts.begin(), counts.end());
+  counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
+  TuningTable table;
+  table.version = std::string(kVersion);
+  table.machine = MachineKey::read();
+  const Progress progress(counts.size(), options.json);
+  for (std::size_t part = 0; part < counts.size(); ++part) {
+    Result<TunedRanks> tuned = measure(counts[part], part, progress);
+    progress.clear();
+    if (!tuned.ok()) {
+      return say(tuned.error());
+    }
+    if (!options.json) {
+      print_summary(*tuned);
+    }
+    table.ranks.push_back(std::move(tuned).value());
+  }
+  keep_others(path, &table);
+  const std::string text = table.to_json(1) + "\n";
+  if (const Status written = write_file(path, text); !written.ok()) {
+    return say(written.error());
+  }
+  if (options.json) {
+    fmt::print("{}", text);
+  }
+  fmt::print(options.json ? stderr : stdout,
+             "wrote {}: jobs whose rank 0 runs on this machine ({}) choose by it{}\n", path,
+             table.machine.text(),
+             options.output.empty()
+                 ? ""
+                 : fmt::format(" when ISTHMUS_TUNE_FILE={} is in its environment", path));
+  return 0;
+}
+
+}  // namespace isthmus

@@ -1,0 +1,401 @@
+#include "tools/isthmus/tune_rank.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <vector>
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include "base/clock.h"
+#include "base/version.h"
+#include "collectives/select.h"
+#include "collectives/world.h"
+#include "kernels/copy.h"
+#include "kernels/reduce.h"
+#include "tools/command_line/command_line.h"
+#include "tools/isthmus/node_view.h"
+#include "transport/file_store.h"
+
+namespace isthmus {
+namespace {
+
+// Memory of all ranks together, so that a large node is not filled.
+constexpr std::size_t kMemoryBytes = std::size_t{1} << 30;
+constexpr std::size_t kBufferBytesMax = std::size_t{64} << 20;
+
+// Of one time: long enough for a scheduler's noise to be seen as such.
+constexpr double kTimeUs = 8000.0;
+constexpr int kBatches = 7;
+constexpr int kIterationsMax = 20000;
+
+// An algorithm that is expected to be slower than the best by so much is not worth a look.
+constexpr double kHopeless = 3.0;
+
+// More than this is a machine that was busy with something else.
+constexpr double kFactorMost = 20.0;
+
+// Sizes are each 8 times the one before; the line's payload first.
+constexpr std::array<std::size_t, 9> kSizes = {48,     64,      512,      4096,    32768,
+                                               262144, 2097152, 16777216, 67108864};
+
+// Of several times of the same thing: below the middle, because what disturbs only adds.
+double typical(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0.0 : values[(values.size() - 1) / 3];
+}
+
+// Work on the processor is timed by the processor's own time where ranks share it.
+double clock_us(bool shared) {
+  timespec now{};
+  ::clock_gettime(shared ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
+}
+
+class Tuner {
+ public:
+  Tuner(Communicator& group, const Member& member, const TuneArena& arena,
+        const std::function<void(double, std::string_view)>& progress)
+      : group_(group),
+        member_(member),
+        arena_(arena),
+        progress_(progress),
+        ranks_(static_cast<std::size_t>(member.size)),
+        buffer_bytes_(std::min(kBufferBytesMax, kMemoryBytes / 2 / ranks_)),
+        input_(buffer_bytes_ / sizeof(float), 1.0F),
+        output_(buffer_bytes_ / sizeof(float), 0.0F) {
+    tuned_.ranks = member.size;
+    tuned_.costs.sharing = std::max(1.0, static_cast<double>(member.size) / processors_allowed());
+    tuned_.costs.measured = true;
+  }
+
+  Result<TunedRanks> run() {
+    ISTHMUS_TRY(measure_flags());
+    ISTHMUS_TRY(measure_rates());
+    ISTHMUS_TRY(measure_algorithms());
+    return tuned_;
+  }
+
+ private:
+  bool shared() const { return tuned_.costs.sharing > 1.0; }
+
+  std::byte* input(std::size_t at) { return reinterpret_cast<std::byte*>(input_.data()) + at; }
+
+  std::byte* output(std::size_t at) { return reinterpret_cast<std::byte*>(output_.data()) + at; }
+
+  void say(double share, std::string_view what) {
+    member_.alive();
+    if (member_.rank == 0) {
+      progress_(share, what);
+    }
+  }
+
+  // Rank 0's number for all.
+  Result<int> agree(int value) {
+    std::int32_t agreed = value;
+    ISTHMUS_TRY(group_.broadcast(&agreed, 1, DType::kInt32, 0));
+    return agreed;
+  }
+
+  // Typical of a few batches of calls, back to back, as rank 0 sees them.
+  Result<double> time_us(const Call& call) {
+    ISTHMUS_TRY(group_.run(call));
+    const std::int64_t before = monotonic_ns();
+    ISTHMUS_TRY(group_.run(call));
+    const double once = std::max(static_cast<double>(monotonic_ns() - before) * 1e-3, 0.05);
+    ISTHMUS_ASSIGN(const int size, agree(std::clamp(static_cast<int>(kTimeUs / kBatches / once), 1,
+                                                    kIterationsMax)));
+    const int batches = once > kTimeUs ? 3 : kBatches;
+    ISTHMUS_ASSIGN(const int agreed, agree(batches));
+    std::vector<double> times;
+    for (int batch = 0; batch < agreed; ++batch) {
+      const std::int64_t begin = monotonic_ns();
+      for (int i = 0; i < size; ++i) {
+        ISTHMUS_TRY(group_.run(call));
+      }
+      times.push_back(static_cast<double>(monotonic_ns() - begin) * 1e-3 / size);
+    }
+    member_.alive();
+    return typical(std::move(times));
+  }
+
+  Status measure_flags() {
+    say(0.0, "flags");
+    ISTHMUS_ASSIGN(const double barrier_us, time_us({}));
+    NodeCosts& costs = tuned_.costs;
+    if (shared()) {
+      costs.switch_us = barrier_us / costs.sharing;
+      return {};
+    }
+    costs.flag_rank_us = std::min(costs.flag_rank_us, 0.5 * barrier_us / member_.size);
+    costs.flag_us = barrier_us - costs.flag_rank_us * (member_.size - 2);
+    costs.look_us = 0.5 * barrier_us;
+    return {};
+  }
+
+  struct Rates {
+    double copy = 0.0;
+    double read = 0.0;
+    double pair = 0.0;  // a reduction of two operands, all of it
+    double four = 0.0;
+  };
+
+  // One kind of work on up to four pieces from `at`; everyone does it, then all wait.
+  template <typename Work>
+  Result<double> timed(std::size_t pieces, const Work& work) {
+    const double begin = clock_us(shared());
+    for (std::size_t k = 0; k < pieces; ++k) {
+      work(k);
+    }
+    const double us = clock_us(shared()) - begin;
+    ISTHMUS_TRY(group_.barrier());
+    return us;
+  }
+
+  // One way through buffers of half the footprint each; microseconds a MiB.
+  Result<Rates> pass(std::size_t half, std::size_t piece) {
+    const ReduceFn add = reduce_kernel(DType::kFloat32, RedOp::kSum);
+    const std::size_t count = piece / sizeof(float);
+    Rates sum;
+    double mib = 0.0;
+    double mib_four = 0.0;
+    for (std::size_t at = 0; at < half; at += piece * TuneArena::kPieces) {
+      const std::size_t pieces = std::min<std::size_t>((half - at) / piece, TuneArena::kPieces);
+      const auto own = [&](std::size_t k) {
+        return arena_.piece(member_.rank, static_cast<int>(k));
+      };
+      // The next rank's, or with more ranks every piece of another rank.
+      const auto other = [&](std::size_t k) {
+        const int away = 1 + static_cast<int>(k) % (member_.size - 1);
+        return arena_.piece((member_.rank + away) % member_.size, static_cast<int>(k));
+      };
+      const auto stage = [&](std::size_t k) { copy_bytes(own(k), input(at + k * piece), piece); };
+      ISTHMUS_ASSIGN(const double copied, timed(pieces, stage));
+      ISTHMUS_ASSIGN(const double read, timed(pieces, [&](std::size_t k) {
+                       copy_bytes(output(at + k * piece), other(k), piece);
+                     }));
+      ISTHMUS_ASSIGN([[maybe_unused]] const double again, timed(pieces, stage));
+      ISTHMUS_ASSIGN(const double pair, timed(pieces, [&](std::size_t k) {
+                       const std::array<const void*, 2> from = {input(at + k * piece), other(k)};
+                       add(output(at + k * piece), from.data(), 2, count, 1);
+                     }));
+      sum.copy += copied;
+      sum.read += read;
+      sum.pair += pair;
+      mib += static_cast<double>(pieces * piece) / 1048576.0;
+      if (pieces == TuneArena::kPieces) {
+        ISTHMUS_ASSIGN([[maybe_unused]] const double third, timed(pieces, stage));
+        ISTHMUS_ASSIGN(const double four, timed(1, [&](std::size_t) {
+                         const std::array<const void*, 4> from = {input(at), other(0), other(1),
+                                                                  other(2)};
+                         add(output(at), from.data(), 4, count, 1);
+                       }));
+        sum.four += four;
+        mib_four += static_cast<double>(piece) / 1048576.0;
+      }
+    }
+    return Rates{sum.copy / mib, sum.read / mib, sum.pair / mib,
+                 mib_four > 0.0 ? sum.four / mib_four : 0.0};
+  }
+
+  Status measure_rates() {
+    NodeCosts& costs = tuned_.costs;
+    std::array<double, RateCurve::kPoints> footprints = NodeCosts::kFootprints;
+    footprints.back() = std::min(footprints.back(), 2.0 * static_cast<double>(buffer_bytes_));
+    for (RateCurve* curve : {&costs.copy, &costs.read, &costs.combine, &costs.reduce}) {
+      curve->bytes = footprints;
+    }
+    for (std::size_t point = 0; point < footprints.size(); ++point) {
+      say(0.02 + 0.02 * static_cast<double>(point), "copies and reductions");
+      const std::size_t half = static_cast<std::size_t>(footprints[point] / 2.0);
+      const std::size_t piece = std::min(half / TuneArena::kPieces, TuneArena::kPieceBytes);
+      const int passes = half < (std::size_t{1} << 20)    ? 31
+                         : half < (std::size_t{16} << 20) ? 7
+                                                          : 3;
+      std::array<std::vector<double>, 4> seen;
+      for (int i = 0; i <= passes; ++i) {
+        ISTHMUS_ASSIGN(const Rates rates, pass(half, piece));
+        const std::array<double, 4> values = {rates.copy, rates.read, rates.pair, rates.four};
+        for (std::size_t kind = 0; kind < values.size() && i > 0; ++kind) {
+          seen[kind].push_back(values[kind]);  // But for the first pass, which warms.
+        }
+        member_.alive();
+      }
+      const double pair = typical(seen[2]);
+      const double each = std::clamp(0.5 * (typical(seen[3]) - pair), 0.1 * pair, 0.9 * pair);
+      costs.copy.us_per_mib[point] = typical(seen[0]);
+      costs.read.us_per_mib[point] = typical(seen[1]);
+      costs.reduce.us_per_mib[point] = each;
+      costs.combine.us_per_mib[point] = pair - each;
+    }
+    return share_costs();
+  }
+
+  // Every rank has numbers of its own: rank 0's decide what is measured next.
+  Status share_costs() {
+    NodeCosts& costs = tuned_.costs;
+    ISTHMUS_TRY(group_.broadcast(&costs, sizeof costs, DType::kByte, 0));
+    topology_ = Topology::grid(1, member_.size);
+    topology_.set_node_costs(costs);
+    return {};
+  }
+
+  Call call_of(OpKind op, std::size_t bytes) {
+    Call call;
+    call.op = op;
+    call.dtype = DType::kFloat32;
+    call.input = input_.data();
+    call.output = output_.data();
+    call.count = bytes / sizeof(float);
+    if (op == OpKind::kBroadcast) {
+      call.input = call.output;
+    }
+    return call;
+  }
+
+  Status measure_algorithms() {
+    const double steps = static_cast<double>(kOpKindCount * kSizes.size());
+    double done = 0.0;
+    for (int index = 0; index < kOpKindCount; ++index) {
+      const OpKind op = static_cast<OpKind>(index);
+      for (const std::size_t bytes : kSizes) {
+        done += 1.0;
+        const std::size_t whole = bytes * (op_traits(op).ranked ? ranks_ : 1);
+        if (op_traits(op).scheduled && whole <= buffer_bytes_ &&
+            (op != OpKind::kBarrier || bytes == kSizes.front())) {
+          say(0.1 + 0.9 * done / steps, fmt::format("{} {}", op_kind_name(op), bytes_text(bytes)));
+          ISTHMUS_TRY(measure_size(op, bytes));
+        }
+      }
+    }
+    std::erase_if(tuned_.algorithms,
+                  [](const TunedAlgorithm& algorithm) { return algorithm.points.empty(); });
+    return {};
+  }
+
+  // The candidates of one operation and size, one after another.
+  Status measure_size(OpKind op, std::size_t bytes) {
+    const Payload payload{.bytes = bytes};
+    std::vector<std::pair<const Algorithm*, double>> candidates;
+    double best = 0.0;
+    for (const Algorithm& algorithm : algorithms()) {
+      if (algorithm.op == op && algorithm.cost_us == nullptr &&
+          algorithm.applicable(topology_, payload)) {
+        candidates.emplace_back(&algorithm, estimate(algorithm, topology_, payload).total_us());
+        best = candidates.size() == 1 ? candidates.back().second
+                                      : std::min(best, candidates.back().second);
+      }
+    }
+    for (const auto& [algorithm, expected] : candidates) {
+      if (expected <= kHopeless * best && expected > 0.0) {
+        group_.force_algorithm(algorithm->name);
+        ISTHMUS_ASSIGN(const double us, time_us(call_of(op, bytes)));
+        note(*algorithm, {bytes, us, std::clamp(us / expected, 1.0 / kFactorMost, kFactorMost)});
+      }
+    }
+    group_.force_algorithm("");
+    return {};
+  }
+
+  void note(const Algorithm& algorithm, const TunedPoint& point) {
+    const auto found = std::find_if(
+        tuned_.algorithms.begin(), tuned_.algorithms.end(), [&](const TunedAlgorithm& known) {
+          return known.op == algorithm.op && known.name == algorithm.name;
+        });
+    TunedAlgorithm& into = found != tuned_.algorithms.end()
+                               ? *found
+                               : tuned_.algorithms.emplace_back(
+                                     TunedAlgorithm{algorithm.op, std::string(algorithm.name), {}});
+    into.points.push_back(point);
+  }
+
+  Communicator& group_;
+  const Member& member_;
+  const TuneArena& arena_;
+  const std::function<void(double, std::string_view)>& progress_;
+  const std::size_t ranks_;
+  const std::size_t buffer_bytes_;
+  std::vector<float> input_;
+  std::vector<float> output_;
+  TunedRanks tuned_;
+  Topology topology_;
+};
+
+Status measure(const Member& member, const TuneArena& arena,
+               const std::function<void(double, std::string_view)>& progress) {
+  ISTHMUS_ASSIGN(const std::unique_ptr<FileStore> store, FileStore::create(member.store));
+  WorldOptions options;
+  options.rank = member.rank;
+  options.size = member.size;
+  options.incarnation = "tune";
+  ISTHMUS_ASSIGN(const std::unique_ptr<World> world, World::create(options, *store));
+  member.joined();
+  TuningTable table;
+  ISTHMUS_ASSIGN(TunedRanks tuned, Tuner(world->communicator(), member, arena, progress).run());
+  table.version = std::string(kVersion);
+  table.machine = MachineKey::read();
+  table.ranks.push_back(std::move(tuned));
+  if (member.rank == 0) {
+    ISTHMUS_TRY(arena.put_result(table.to_json()));
+  }
+  // No rank leaves while another still measures.
+  return world->communicator().barrier();
+}
+
+std::size_t arena_bytes(int ranks) {
+  return TuningTable::kTextBytesMax +
+         static_cast<std::size_t>(ranks) * TuneArena::kPieces * TuneArena::kPieceBytes;
+}
+
+}  // namespace
+
+void TuneArena::Unmap::operator()(std::byte* memory) const {
+  ::munmap(memory, bytes);
+}
+
+Result<TuneArena> TuneArena::create(int ranks) {
+  const std::size_t bytes = arena_bytes(ranks);
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    return system_error(Code::kResource, errno,
+                        fmt::format("cannot map {} bytes for ranks to measure with", bytes));
+  }
+  return TuneArena(
+      std::unique_ptr<std::byte, Unmap>(static_cast<std::byte*>(memory), Unmap{bytes}));
+}
+
+std::byte* TuneArena::piece(int rank, int index) const {
+  const std::size_t number = static_cast<std::size_t>(rank * kPieces + index);
+  return memory_.get() + TuningTable::kTextBytesMax + number * kPieceBytes;
+}
+
+// The text ends with the first 0 byte: the mapping begins with zeros.
+Status TuneArena::put_result(std::string_view text) const {
+  if (text.size() >= TuningTable::kTextBytesMax) {
+    return Error{.code = Code::kInternal, .message = "the tuning table has become too large"};
+  }
+  std::memcpy(memory_.get(), text.data(), text.size());
+  return {};
+}
+
+std::string_view TuneArena::result() const {
+  const char* text = reinterpret_cast<const char*>(memory_.get());
+  return {text, ::strnlen(text, TuningTable::kTextBytesMax)};
+}
+
+int tune_rank(const Member& member, const TuneArena& arena,
+              const std::function<void(double, std::string_view)>& progress) {
+  const Status status = measure(member, arena, progress);
+  if (!status.ok()) {
+    fmt::print(stderr, "rank {}: {}\n", member.rank, status.error().to_string());
+    return kExitFailed;
+  }
+  return 0;
+}
+
+}  // namespace isthmus
