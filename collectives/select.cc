@@ -77,8 +77,14 @@ Result<Choice> select_algorithm(const Topology& topology, OpKind op, const Paylo
   }
   const Algorithm* best = nullptr;
   double best_us = std::numeric_limits<double>::infinity();
-  for (const Algorithm& algorithm : algorithms()) {
-    if (algorithm.op == op && algorithm.applicable(topology, largest)) {
+  for (const bool messages : {false, true}) {
+    for (const Algorithm& algorithm : algorithms()) {
+      // Whatever its formula promises: a message inside a node is copied twice.
+      const bool needless = messages && best != nullptr && topology.one_mapped_node();
+      if (algorithm.op != op || sends_messages(algorithm) != messages || needless ||
+          !algorithm.applicable(topology, largest)) {
+        continue;
+      }
       const double us = predict(algorithm, topology, largest, tuned).us();
       if (us < best_us) {
         best = &algorithm;

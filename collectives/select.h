@@ -31,6 +31,11 @@ struct Prediction {
 Prediction predict(const Algorithm& algorithm, const Topology& topology, const Payload& payload,
                    const TunedRanks* tuned);
 
+// Algorithms with messages are not considered for ranks that share memory, where others fit.
+constexpr bool sends_messages(const Algorithm& algorithm) {
+  return algorithm.cost_us != nullptr;
+}
+
 // The payload of which all sizes of this one's class get the answer.
 Payload largest_of_class(const Payload& payload);
 

@@ -63,7 +63,7 @@ struct Algorithm {
   Tuning (*tune)(const Topology& topology, const Payload& payload);
 
   // Estimated time by closed form, from alpha, beta and gamma. Null: its schedule's own steps are
-  // counted (estimate.h), as for all that never leaves a node.
+  // counted (estimate.h), as for all that send no messages.
   double (*cost_us)(const Topology& topology, const Payload& payload);
 
   Result<Schedule> (*build)(const Request& request);

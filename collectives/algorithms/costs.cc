@@ -67,10 +67,6 @@ double node_reduce_cost(const Topology& topology, const Payload& payload, double
 
 }  // namespace
 
-double no_cost(const Topology&, const Payload&) {
-  return 0.0;
-}
-
 double step_cost(const Topology& topology, double count, double bytes_mib) {
   const double alpha = topology.between().alpha_us * (1.0 + kMoreMessages * (count - 1.0));
   return alpha + count * bytes_mib * topology.between().beta_us_per_mib * sharers(topology);

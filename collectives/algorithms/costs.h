@@ -8,8 +8,6 @@ namespace isthmus {
 // the terms of schedule/simulate. A test holds the choice that they make near the simulated best.
 // What stays inside a node has no closed form: estimate.h counts its steps.
 
-double no_cost(const Topology& topology, const Payload& payload);
-
 // One step in which every rank sends `count` messages of `bytes_mib` each over its node's neck.
 double step_cost(const Topology& topology, double count, double bytes_mib);
 

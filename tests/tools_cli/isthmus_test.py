@@ -232,6 +232,70 @@ class Isthmus(unittest.TestCase):
         self.ended(timeline)
         self.assertRegex(timeline.stdout, r"rank 3 +step \d+ +\w+")
 
+    def test_schedule_explain(self):
+        env = {"ISTHMUS_TUNE_FILE": "none", "ISTHMUS_ALGO": ""}
+        result = run("schedule", "explain", "all_reduce", "--bytes", "4M", "--json", env=env)
+        self.ended(result)
+        told = json.loads(result.stdout)
+        rows = {row["algorithm"]: row for row in told["candidates"]}
+        picked = rows[told["algorithm"]]
+        self.assertTrue(picked["picked"] and not told["measured"])
+        self.assertAlmostEqual(picked["predicted_us"], sum(picked["parts_us"].values()), places=6)
+        for row in rows.values():
+            self.assertEqual(row["picked"], "why_not" not in row)
+            if row["fits"] and "messages" not in row.get("why_not", ""):
+                self.assertGreaterEqual(row["predicted_us"], picked["predicted_us"])
+        self.assertIn("48 B", rows["line_all_reduce"]["why_not"])
+        self.assertIn("several nodes", rows["lanes_all_reduce"]["why_not"])
+        self.assertIn("one rank", rows["alone"]["why_not"])
+        text = run("schedule", "explain", "all_reduce", "--bytes", "4M", env=env)
+        self.ended(text)
+        for word in (told["algorithm"], "waiting for flags", "% slower", "built in",
+                     "ISTHMUS_ALGO="):
+            self.assertIn(word, text.stdout)
+        forced = run("schedule", "explain", "all_reduce", "--bytes", "4M",
+                     env={**env, "ISTHMUS_ALGO": "flat_all_reduce"})
+        self.ended(forced)
+        self.assertIn("flat_all_reduce, because it is forced", forced.stdout)
+        half = run("schedule", "explain", "all_reduce", "--nodes", "2", "--half", env=env)
+        self.ended(half)
+        self.assertIn("ring_all_reduce", half.stdout)
+        self.assertIn("round 16-bit sums", half.stdout)
+        self.assertIn("messages", half.stdout)
+
+    def test_tune(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "deep", "table.json")
+            env = {"ISTHMUS_TUNE_FILE": str(path)}
+            result = run("tune", "--ranks", "2", "--json", env=env)
+            self.ended(result)
+            table = json.loads(result.stdout)
+            self.assertEqual(json.loads(path.read_text()), table)
+            self.assertIn(f"wrote {path}", result.stderr)
+            part, = table["ranks"]
+            self.assertEqual(part["ranks"], 2)
+            self.assertGreater(part["flag_us"], 0)
+            for curve in ("copy", "read", "combine", "reduce"):
+                self.assertTrue(all(rate > 0 for rate in part[curve]["us_per_mib"]))
+            measured = {(row["op"], row["name"]) for row in part["algorithms"]}
+            self.assertIn(("barrier", "line_barrier"), measured)
+            self.assertTrue({op for op, _ in measured} >= {"all_reduce", "all_to_all", "scatter"})
+            # What was written is what a choice goes by, and is explained as such.
+            told = json.loads(run("schedule", "explain", "all_reduce", "--bytes", "1M", "--json",
+                                  env=env).stdout)
+            self.assertTrue(told["measured"])
+            self.assertIn(str(path), told["costs"])
+            # Another number of ranks is added; what is there stays.
+            self.ended(run("tune", "--ranks", "3", env=env))
+            self.assertEqual([part["ranks"] for part in json.loads(path.read_text())["ranks"]],
+                             [2, 3])
+
+    def test_tune_says_where_it_cannot_write(self):
+        result = run("tune", "--ranks", "2", env={"ISTHMUS_TUNE_FILE": "none"})
+        self.ended(result, 2)
+        self.assertIn("--output", result.stderr)
+        self.ended(run("tune", "--ranks", "1"), 2)
+
     def test_bad_command_lines(self):
         for arguments, suggestion in ((["statsu"], "status"), (["status", "--jsn"], "--json"),
                                       (["schedule", "shw"], "show"),

@@ -14,7 +14,10 @@ namespace isthmus {
 struct NodeView {
   Topology topology;
   std::optional<TunedRanks> tuned;  // the table's part for it
-  std::string costs_from;           // "measured: ..." or "built in: ...", for people
+  std::string costs_from;           // "measured ..." or "built in: ...", for people
+
+  // Null where nothing was measured.
+  const TunedRanks* tuned_part() const { return tuned ? &*tuned : nullptr; }
 };
 
 // One node is taken for this machine: its processors, its tuning table. Several nodes are taken for

@@ -11,7 +11,6 @@
 
 #include "base/result.h"
 #include "collectives/algorithms/algorithm.h"
-#include "collectives/algorithms/estimate.h"
 #include "collectives/select.h"
 #include "schedule/verify.h"
 #include "tools/command_line/command_line.h"
@@ -111,21 +110,21 @@ int say_schedule_error(const Error& error) {
   return error.code == Code::kInvalidArgument ? kExitUsage : kExitFailed;
 }
 
-Result<Schedule> build_one(const Topology& topology, const ScheduleOptions& options, int rank) {
+Result<Schedule> build_one(const NodeView& view, const ScheduleOptions& options, int rank) {
   ISTHMUS_TRY(check_place(options));
   const Payload payload{.bytes = static_cast<std::size_t>(options.bytes), .rounds = options.rounds};
-  ISTHMUS_ASSIGN(const Choice choice,
-                 select_algorithm(topology, options.op, payload, options.algorithm));
-  return choice.algorithm->build({.topology = topology,
+  ISTHMUS_ASSIGN(const Choice choice, select_algorithm(view.topology, options.op, payload,
+                                                       options.algorithm, view.tuned_part()));
+  return choice.algorithm->build({.topology = view.topology,
                                   .rank = static_cast<std::uint32_t>(rank),
                                   .root = static_cast<std::uint32_t>(options.root),
                                   .tuning = choice.tuning});
 }
 
-Result<std::vector<Schedule>> build_all(const Topology& topology, const ScheduleOptions& options) {
+Result<std::vector<Schedule>> build_all(const NodeView& view, const ScheduleOptions& options) {
   std::vector<Schedule> schedules;
-  for (int rank = 0; rank < topology.ranks(); ++rank) {
-    ISTHMUS_ASSIGN(Schedule schedule, build_one(topology, options, rank));
+  for (int rank = 0; rank < view.topology.ranks(); ++rank) {
+    ISTHMUS_ASSIGN(Schedule schedule, build_one(view, options, rank));
     schedules.push_back(std::move(schedule));
   }
   return schedules;
@@ -169,7 +168,8 @@ int run_schedule_verify(const ScheduleOptions& options) {
 }
 
 int run_schedule_list(const ScheduleOptions& options) {
-  const Topology topology = Topology::grid(options.nodes, options.locals);
+  const NodeView view = view_of(options);
+  const Topology& topology = view.topology;
   const Payload payload{.bytes = static_cast<std::size_t>(options.bytes), .rounds = options.rounds};
   fmt::print("{} node{} of {} rank{}, {}{}; a * is what would be chosen\n", options.nodes,
              options.nodes == 1 ? "" : "s", options.locals, options.locals == 1 ? "" : "s",
@@ -180,20 +180,21 @@ int run_schedule_list(const ScheduleOptions& options) {
       continue;
     }
     const bool fits = algorithm.applicable(topology, payload);
-    const Result<Choice> choice = select_algorithm(topology, algorithm.op, payload, "");
+    const Result<Choice> choice =
+        select_algorithm(topology, algorithm.op, payload, "", view.tuned_part());
     const bool chosen = choice.ok() && choice->algorithm == &algorithm;
     fmt::print(
         "{} {:16} {:26} {:>14}  {}\n", chosen ? '*' : ' ', op_kind_name(algorithm.op),
         algorithm.name,
-        fits ? fmt::format("{:.2f}", estimate(algorithm, topology, payload).total_us()) : "-",
+        fits ? fmt::format("{:.2f}", predict(algorithm, topology, payload, view.tuned_part()).us())
+             : "-",
         algorithm.text);
   }
   return 0;
 }
 
 int run_schedule_show(const ScheduleOptions& options) {
-  const Topology topology = Topology::grid(options.nodes, options.locals);
-  const Result<Schedule> schedule = build_one(topology, options, options.rank);
+  const Result<Schedule> schedule = build_one(view_of(options), options, options.rank);
   if (!schedule.ok()) {
     return say_schedule_error(schedule.error());
   }

@@ -33,8 +33,9 @@ double share(double part, double whole) {
 }  // namespace
 
 int run_schedule_cost(const ScheduleOptions& options) {
-  const Topology topology = Topology::grid(options.nodes, options.locals);
-  const Result<std::vector<Schedule>> schedules = build_all(topology, options);
+  const NodeView view = view_of(options);
+  const Topology& topology = view.topology;
+  const Result<std::vector<Schedule>> schedules = build_all(view, options);
   if (!schedules.ok()) {
     return say_schedule_error(schedules.error());
   }
@@ -61,8 +62,9 @@ int run_schedule_cost(const ScheduleOptions& options) {
 }
 
 int run_schedule_simulate(const ScheduleOptions& options) {
-  const Topology topology = Topology::grid(options.nodes, options.locals);
-  const Result<std::vector<Schedule>> schedules = build_all(topology, options);
+  const NodeView view = view_of(options);
+  const Topology& topology = view.topology;
+  const Result<std::vector<Schedule>> schedules = build_all(view, options);
   if (!schedules.ok()) {
     return say_schedule_error(schedules.error());
   }

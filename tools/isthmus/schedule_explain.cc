@@ -68,9 +68,13 @@ std::string why_unfit(const Algorithm& algorithm, const Topology& topology,
                      topology.nodes() == 1 ? "" : "s");
 }
 
+bool needless(const Algorithm& algorithm, const Algorithm& picked, const Topology& topology) {
+  return topology.one_mapped_node() && sends_messages(algorithm) && !sends_messages(picked);
+}
+
 std::vector<Candidate> candidates_of(const NodeView& view, const ScheduleOptions& options,
                                      const Payload& payload, const Algorithm* picked) {
-  const TunedRanks* tuned = view.tuned ? &*view.tuned : nullptr;
+  const TunedRanks* tuned = view.tuned_part();
   std::vector<Candidate> out;
   double picked_us = 0.0;
   for (const Algorithm& algorithm : algorithms()) {
@@ -91,10 +95,12 @@ std::vector<Candidate> candidates_of(const NodeView& view, const ScheduleOptions
   for (Candidate& one : out) {
     if (one.fits && one.algorithm != picked && picked_us > 0.0) {
       const double more = 100.0 * (one.prediction.us() / picked_us - 1.0);
-      one.why_not = more >= 900.0  ? fmt::format("{:.0f} times slower", more / 100.0 + 1.0)
-                    : more >= 0.05 ? fmt::format("{:.1f} % slower", more)
-                    : more > -0.05 ? std::string("not faster, and later in the table")
-                                   : fmt::format("{:.1f} % faster, but another is forced", -more);
+      one.why_not = needless(*one.algorithm, *picked, view.topology)
+                        ? std::string("sends messages, where others read the ranks' memory")
+                    : more >= 900.0 ? fmt::format("{:.0f} times slower", more / 100.0 + 1.0)
+                    : more >= 0.05  ? fmt::format("{:.1f} % slower", more)
+                    : more > -0.05  ? std::string("not faster, and later in the table")
+                                    : fmt::format("{:.1f} % faster, but another is forced", -more);
     }
   }
   std::stable_sort(out.begin(), out.end(), [](const Candidate& one, const Candidate& other) {
@@ -121,7 +127,7 @@ void print_parts(const Prediction& prediction, const NodeView& view, const Choic
   const double total = parts.total_us();
   fmt::print("Predicted time: {:.2f} us{}\n", total,
              prediction.measured ? ", from times of this algorithm itself" : "");
-  if (choice.algorithm->cost_us != nullptr) {
+  if (sends_messages(*choice.algorithm)) {
     print_part(
         "messages", parts.messages_us, total,
         fmt::format("{:.0f} us a message, {:.0f} us a MiB between nodes",
@@ -201,7 +207,9 @@ void print_text(const ScheduleOptions& options, const NodeView& view, const Choi
   }
   std::size_t fit = 0;
   for (const Candidate& one : candidates) {
-    fit += one.fits ? 1 : 0;
+    if (one.fits && !needless(*one.algorithm, *choice.algorithm, view.topology)) {
+      ++fit;
+    }
     if (one.algorithm == choice.algorithm) {
       print_parts(one.prediction, view, choice, payload);
     }
@@ -234,7 +242,7 @@ int run_schedule_explain(const ScheduleOptions& given) {
     options.algorithm = env().ALGO;
   }
   const NodeView view = view_of(options);
-  const TunedRanks* tuned = view.tuned ? &*view.tuned : nullptr;
+  const TunedRanks* tuned = view.tuned_part();
   const Payload payload{.bytes = static_cast<std::size_t>(options.bytes), .rounds = options.rounds};
   const Result<Choice> choice =
       select_algorithm(view.topology, options.op, payload, options.algorithm, tuned);

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -183,6 +184,18 @@ void print_summary(const TunedRanks& tuned) {
   }
 }
 
+// Numbers of a machine that does something else are worth little.
+void warn_of_load() {
+  double load = 0.0;
+  constexpr double kQuiet = 0.5;
+  if (::getloadavg(&load, 1) == 1 && load > kQuiet) {
+    fmt::print(stderr,
+               "isthmus tune: other programs are running (load average {:.1f}): run it again when "
+               "the machine is idle\n",
+               load);
+  }
+}
+
 int say(const Error& error) {
   fmt::print(stderr, "isthmus tune: {}\n", error.to_string());
   return kExitFailed;
@@ -204,6 +217,7 @@ int run_tune(const TuneOptions& options) {
   TuningTable table;
   table.version = std::string(kVersion);
   table.machine = MachineKey::read();
+  warn_of_load();
   const Progress progress(counts.size(), options.json);
   for (std::size_t part = 0; part < counts.size(); ++part) {
     Result<TunedRanks> tuned = measure(counts[part], part, progress);

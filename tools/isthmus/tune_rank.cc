@@ -29,9 +29,11 @@ namespace {
 constexpr std::size_t kMemoryBytes = std::size_t{1} << 30;
 constexpr std::size_t kBufferBytesMax = std::size_t{64} << 20;
 
-// Of one time: long enough for a scheduler's noise to be seen as such.
+// Of one time, in batches that are short against a time slice: what else runs then takes part in
+// few of them, not a little in all.
 constexpr double kTimeUs = 8000.0;
-constexpr int kBatches = 7;
+constexpr int kBatches = 25;
+constexpr int kBatchesMin = 3;
 constexpr int kIterationsMax = 20000;
 
 // An algorithm that is expected to be slower than the best by so much is not worth a look.
@@ -110,7 +112,7 @@ class Tuner {
     const double once = std::max(static_cast<double>(monotonic_ns() - before) * 1e-3, 0.05);
     ISTHMUS_ASSIGN(const int size, agree(std::clamp(static_cast<int>(kTimeUs / kBatches / once), 1,
                                                     kIterationsMax)));
-    const int batches = once > kTimeUs ? 3 : kBatches;
+    const int batches = std::clamp(static_cast<int>(kTimeUs / once), kBatchesMin, kBatches);
     ISTHMUS_ASSIGN(const int agreed, agree(batches));
     std::vector<double> times;
     for (int batch = 0; batch < agreed; ++batch) {
@@ -284,7 +286,7 @@ class Tuner {
     std::vector<std::pair<const Algorithm*, double>> candidates;
     double best = 0.0;
     for (const Algorithm& algorithm : algorithms()) {
-      if (algorithm.op == op && algorithm.cost_us == nullptr &&
+      if (algorithm.op == op && !sends_messages(algorithm) &&
           algorithm.applicable(topology_, payload)) {
         candidates.emplace_back(&algorithm, estimate(algorithm, topology_, payload).total_us());
         best = candidates.size() == 1 ? candidates.back().second
