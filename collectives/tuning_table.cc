@@ -65,6 +65,7 @@ Json ranks_json(const TunedRanks& tuned) {
           {"read", curve_json(costs.read)},
           {"combine", curve_json(costs.combine)},
           {"reduce", curve_json(costs.reduce)},
+          {"pull", curve_json(costs.pull)},
           {"algorithms", std::move(algorithms)}};
 }
 
@@ -113,6 +114,7 @@ TunedRanks ranks_from(const Json& json) {
   costs.read = curve_from(json.at("read"));
   costs.combine = curve_from(json.at("combine"));
   costs.reduce = curve_from(json.at("reduce"));
+  costs.pull = curve_from(json.at("pull"));
   costs.measured = true;
   const Json& algorithms = json.at("algorithms");
   if (out.ranks < 2 || !costs.sane() || algorithms.size() > kAlgorithmsMax) {

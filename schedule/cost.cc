@@ -18,7 +18,8 @@ bool moves(const Step& step) {
 }
 
 bool reads_peer(const Step& step, const Schedule& schedule) {
-  return is_mapped(step.src.space) && step.src.local != schedule.local;
+  const bool others = is_mapped(step.src.space) || is_exposed(step.src.space);
+  return others && step.src.local != schedule.local;
 }
 
 // Rates for one schedule and size: looked up once for all steps.
@@ -29,7 +30,8 @@ class RankWork {
     const NodeCosts& costs = topology.node_costs();
     const double footprint = footprint_of(schedule, geometry);
     copy_ = costs.copy.at(footprint) * costs.sharing / kMib;
-    read_ = costs.read.at(footprint) * costs.sharing / kMib;
+    const RateCurve& read = schedule.exposure == Exposure::kPulled ? costs.pull : costs.read;
+    read_ = read.at(footprint) * costs.sharing / kMib;
     combine_ = costs.combine.at(footprint) * costs.sharing / kMib;
     reduce_ = costs.reduce.at(footprint) * costs.sharing / kMib;
   }
@@ -39,7 +41,10 @@ class RankWork {
     if (moves(step)) {
       return bytes * (reads_peer(step, schedule_) ? read_ : copy_);
     }
-    return bytes * (combine_ + reduce_ * static_cast<double>(operands_beyond_first(step)));
+    const auto others = static_cast<double>(operands_beyond_first(step));
+    // A result that goes to all is written to each of the others too.
+    const double written = step.dst.local == kEveryone ? others * copy_ : 0.0;
+    return bytes * (combine_ + reduce_ * others + written);
   }
 
  private:

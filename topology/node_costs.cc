@@ -50,7 +50,8 @@ double NodeCosts::wait_us(int ranks) const {
 
 bool NodeCosts::sane() const {
   return good(flag_us) && good(flag_rank_us) && good(switch_us) && good(look_us) && copy.sane() &&
-         read.sane() && combine.sane() && reduce.sane() && std::isfinite(sharing) && sharing >= 1.0;
+         read.sane() && combine.sane() && reduce.sane() && pull.sane() && std::isfinite(sharing) &&
+         sharing >= 1.0;
 }
 
 }  // namespace isthmus

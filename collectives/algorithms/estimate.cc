@@ -73,7 +73,8 @@ double flags_us(const RankPart& part, const Topology& topology, const Tuning& tu
   const double wait_us = costs.wait_us(topology.ranks());
   if (costs.sharing > 1.0) {
     // A rank gets as many pieces ahead as it may before it must let the others run.
-    const double turns = 1.0 + (tuning.pieces - 1.0) / std::max(tuning.lead, 1U);
+    const bool staged = part.awaits > part.awaits_at_once;
+    const double turns = staged ? 1.0 + (tuning.pieces - 1.0) / std::max(tuning.lead, 1U) : 1.0;
     return wait_us * part.awaits_at_once * turns;
   }
   return wait_us * part.awaits_at_once + costs.look_us * (part.awaits - part.awaits_at_once);

@@ -34,10 +34,11 @@ NodeCosts nothing() {
 
 TEST(EstimateTest, WaitsAndBytesAreThoseOfTheSchedule) {
   for (const int ranks : {2, 3, 8}) {
-    const Topology topology = Topology::grid(1, ranks);
+    Topology topology = Topology::grid(1, ranks);
+    topology.set_pulls(true);
     for (const Algorithm& algorithm : algorithms()) {
       for (std::size_t bytes = 8; bytes <= (std::size_t{64} << 20); bytes *= 8) {
-        const Payload payload{.bytes = bytes};
+        const Payload payload{.bytes = bytes, .mapped = true};
         if (algorithm.cost_us != nullptr || !algorithm.applicable(topology, payload)) {
           continue;
         }
@@ -96,6 +97,30 @@ TEST(EstimateTest, EveryPartIsWhatItSays) {
   const Algorithm& line = named(OpKind::kAllReduce, "line_all_reduce");
   EXPECT_DOUBLE_EQ(estimate(line, topology, small).flags_us, 3.0);
   EXPECT_DOUBLE_EQ(estimate(line, topology, small).total_us(), 3.0);
+}
+
+// Buffers that peers read need no staging; the kernel's copies are not asked for unmeasured.
+TEST(EstimateTest, ExposedBuffers) {
+  Topology topology = Topology::grid(1, 4);
+  topology.set_pulls(true);
+  const Payload payload{.bytes = std::size_t{1} << 20, .mapped = true};
+  const Algorithm& load = named(OpKind::kAllGather, "load_all_gather");
+  const Algorithm& pull = named(OpKind::kAllGather, "pull_all_gather");
+  const Algorithm& staged = named(OpKind::kAllGather, "staged_all_gather");
+  const double staged_us = estimate(staged, topology, payload).total_us();
+  EXPECT_LT(estimate(load, topology, payload).total_us(), staged_us);
+  EXPECT_GT(estimate(pull, topology, payload).total_us(), 100.0 * staged_us);
+  NodeCosts costs = nothing();
+  costs.pull = RateCurve::flat(5.0);
+  topology.set_node_costs(costs);
+  EXPECT_DOUBLE_EQ(estimate(pull, topology, payload).copies_us, 15.0);
+  EXPECT_DOUBLE_EQ(estimate(load, topology, payload).total_us(), 0.0);
+  // A slice of a quarter is reduced, and written to the three others.
+  costs = nothing();
+  costs.copy = RateCurve::flat(4.0);
+  topology.set_node_costs(costs);
+  EXPECT_DOUBLE_EQ(
+      estimate(named(OpKind::kAllReduce, "load_all_reduce"), topology, payload).reduces_us, 3.0);
 }
 
 TEST(EstimateTest, RanksThatShareProcessorsWorkInTurn) {

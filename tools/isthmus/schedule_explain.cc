@@ -51,6 +51,15 @@ std::string why_unfit(const Algorithm& algorithm, const Topology& topology,
     return fmt::format("takes at most {} here", bytes_text(most));
   }
   Payload exact = payload;
+  exact.mapped = true;
+  if (!payload.mapped && most_bytes(algorithm, topology, exact) > 0) {
+    return "is for buffers that the group allocated";
+  }
+  Topology pulls = topology;
+  pulls.set_pulls(true);
+  if (!topology.pulls() && most_bytes(algorithm, pulls, exact) > 0) {
+    return "is for ranks that may read each other's processes, and measured only";
+  }
   exact.rounds = false;
   if (payload.rounds && most_bytes(algorithm, topology, exact) > 0) {
     return "would round 16-bit sums more than once on a level";
@@ -72,11 +81,27 @@ bool needless(const Algorithm& algorithm, const Algorithm& picked, const Topolog
   return topology.one_mapped_node() && sends_messages(algorithm) && !sends_messages(picked);
 }
 
+// An alternative's time as a multiple of the picked one's.
+std::string slower_text(double times) {
+  const double percent = 100.0 * (times - 1.0);
+  if (times >= 1000.0) {
+    return "is not used before `isthmus tune` has measured it";
+  }
+  if (times >= 10.0) {
+    return fmt::format("{:.0f} times slower", times);
+  }
+  if (percent >= 0.05) {
+    return fmt::format("{:.1f} % slower", percent);
+  }
+  return percent > -0.05 ? std::string("not faster, and later in the table")
+                         : fmt::format("{:.1f} % faster, but another is forced", -percent);
+}
+
 std::vector<Candidate> candidates_of(const NodeView& view, const ScheduleOptions& options,
                                      const Payload& payload, const Algorithm* picked) {
   const TunedRanks* tuned = view.tuned_part();
+  const double picked_us = predict(*picked, view.topology, payload, tuned).us();
   std::vector<Candidate> out;
-  double picked_us = 0.0;
   for (const Algorithm& algorithm : algorithms()) {
     if (algorithm.op != options.op) {
       continue;
@@ -86,7 +111,6 @@ std::vector<Candidate> candidates_of(const NodeView& view, const ScheduleOptions
     one.fits = algorithm.applicable(view.topology, payload);
     if (one.fits) {
       one.prediction = predict(algorithm, view.topology, payload, tuned);
-      picked_us = &algorithm == picked ? one.prediction.us() : picked_us;
     } else {
       one.why_not = why_unfit(algorithm, view.topology, payload);
     }
@@ -94,13 +118,9 @@ std::vector<Candidate> candidates_of(const NodeView& view, const ScheduleOptions
   }
   for (Candidate& one : out) {
     if (one.fits && one.algorithm != picked && picked_us > 0.0) {
-      const double more = 100.0 * (one.prediction.us() / picked_us - 1.0);
       one.why_not = needless(*one.algorithm, *picked, view.topology)
                         ? std::string("sends messages, where others read the ranks' memory")
-                    : more >= 900.0 ? fmt::format("{:.0f} times slower", more / 100.0 + 1.0)
-                    : more >= 0.05  ? fmt::format("{:.1f} % slower", more)
-                    : more > -0.05  ? std::string("not faster, and later in the table")
-                                    : fmt::format("{:.1f} % faster, but another is forced", -more);
+                        : slower_text(one.prediction.us() / picked_us);
     }
   }
   std::stable_sort(out.begin(), out.end(), [](const Candidate& one, const Candidate& other) {

@@ -30,9 +30,11 @@ constexpr std::size_t kMemoryBytes = std::size_t{1} << 30;
 constexpr std::size_t kBufferBytesMax = std::size_t{64} << 20;
 
 // Of one time, in batches that are short against a time slice: what else runs then takes part in
-// few of them, not a little in all.
+// few of them, not a little in all. Ranks that share processors lag and catch up: longer ones.
 constexpr double kTimeUs = 8000.0;
+constexpr double kTimeSharedUs = 20000.0;
 constexpr int kBatches = 25;
+constexpr int kBatchesShared = 7;
 constexpr int kBatchesMin = 3;
 constexpr int kIterationsMax = 20000;
 
@@ -46,10 +48,9 @@ constexpr double kFactorMost = 20.0;
 constexpr std::array<std::size_t, 9> kSizes = {48,     64,      512,      4096,    32768,
                                                262144, 2097152, 16777216, 67108864};
 
-// Of several times of the same thing: below the middle, because what disturbs only adds.
-double typical(std::vector<double> values) {
+double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
-  return values.empty() ? 0.0 : values[(values.size() - 1) / 3];
+  return values.empty() ? 0.0 : values[values.size() / 2];
 }
 
 // Work on the processor is timed by the processor's own time where ranks share it.
@@ -57,6 +58,23 @@ double clock_us(bool shared) {
   timespec now{};
   ::clock_gettime(shared ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
   return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
+}
+
+// Aligned as buffers of programs are, and touched.
+constexpr std::size_t kPage = 4096;
+
+struct Free {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+
+using Memory = std::unique_ptr<std::byte, Free>;
+
+Memory allocate(std::size_t bytes) {
+  Memory memory(static_cast<std::byte*>(std::aligned_alloc(kPage, bytes)));
+  if (memory != nullptr) {
+    std::memset(memory.get(), 0, bytes);
+  }
+  return memory;
 }
 
 class Tuner {
@@ -68,17 +86,23 @@ class Tuner {
         arena_(arena),
         progress_(progress),
         ranks_(static_cast<std::size_t>(member.size)),
-        buffer_bytes_(std::min(kBufferBytesMax, kMemoryBytes / 2 / ranks_)),
-        input_(buffer_bytes_ / sizeof(float), 1.0F),
-        output_(buffer_bytes_ / sizeof(float), 0.0F) {
+        buffer_bytes_(std::min(kBufferBytesMax, kMemoryBytes / 2 / ranks_) & ~(kPage - 1)),
+        input_(allocate(buffer_bytes_)),
+        output_(allocate(buffer_bytes_)) {
     tuned_.ranks = member.size;
     tuned_.costs.sharing = std::max(1.0, static_cast<double>(member.size) / processors_allowed());
     tuned_.costs.measured = true;
   }
 
   Result<TunedRanks> run() {
+    if (input_ == nullptr || output_ == nullptr) {
+      return Error{
+          .code = Code::kResource,
+          .message = fmt::format("cannot allocate two buffers of {} bytes", buffer_bytes_)};
+    }
     ISTHMUS_TRY(measure_flags());
     ISTHMUS_TRY(measure_rates());
+    ISTHMUS_TRY(measure_pull());
     ISTHMUS_TRY(measure_algorithms());
     return tuned_;
   }
@@ -86,9 +110,9 @@ class Tuner {
  private:
   bool shared() const { return tuned_.costs.sharing > 1.0; }
 
-  std::byte* input(std::size_t at) { return reinterpret_cast<std::byte*>(input_.data()) + at; }
+  std::byte* input(std::size_t at) const { return input_.get() + at; }
 
-  std::byte* output(std::size_t at) { return reinterpret_cast<std::byte*>(output_.data()) + at; }
+  std::byte* output(std::size_t at) const { return output_.get() + at; }
 
   void say(double share, std::string_view what) {
     member_.alive();
@@ -104,15 +128,17 @@ class Tuner {
     return agreed;
   }
 
-  // Typical of a few batches of calls, back to back, as rank 0 sees them.
+  // Median of a few batches of calls, back to back, as rank 0 sees them.
   Result<double> time_us(const Call& call) {
     ISTHMUS_TRY(group_.run(call));
     const std::int64_t before = monotonic_ns();
     ISTHMUS_TRY(group_.run(call));
     const double once = std::max(static_cast<double>(monotonic_ns() - before) * 1e-3, 0.05);
-    ISTHMUS_ASSIGN(const int size, agree(std::clamp(static_cast<int>(kTimeUs / kBatches / once), 1,
-                                                    kIterationsMax)));
-    const int batches = std::clamp(static_cast<int>(kTimeUs / once), kBatchesMin, kBatches);
+    const double time = shared() ? kTimeSharedUs : kTimeUs;
+    const int most = shared() ? kBatchesShared : kBatches;
+    ISTHMUS_ASSIGN(const int size,
+                   agree(std::clamp(static_cast<int>(time / most / once), 1, kIterationsMax)));
+    const int batches = std::clamp(static_cast<int>(time / once), kBatchesMin, most);
     ISTHMUS_ASSIGN(const int agreed, agree(batches));
     std::vector<double> times;
     for (int batch = 0; batch < agreed; ++batch) {
@@ -123,7 +149,7 @@ class Tuner {
       times.push_back(static_cast<double>(monotonic_ns() - begin) * 1e-3 / size);
     }
     member_.alive();
-    return typical(std::move(times));
+    return median(std::move(times));
   }
 
   Status measure_flags() {
@@ -228,10 +254,10 @@ class Tuner {
         }
         member_.alive();
       }
-      const double pair = typical(seen[2]);
-      const double each = std::clamp(0.5 * (typical(seen[3]) - pair), 0.1 * pair, 0.9 * pair);
-      costs.copy.us_per_mib[point] = typical(seen[0]);
-      costs.read.us_per_mib[point] = typical(seen[1]);
+      const double pair = median(seen[2]);
+      const double each = std::clamp(0.5 * (median(seen[3]) - pair), 0.1 * pair, 0.9 * pair);
+      costs.copy.us_per_mib[point] = median(seen[0]);
+      costs.read.us_per_mib[point] = median(seen[1]);
       costs.reduce.us_per_mib[point] = each;
       costs.combine.us_per_mib[point] = pair - each;
     }
@@ -242,17 +268,42 @@ class Tuner {
   Status share_costs() {
     NodeCosts& costs = tuned_.costs;
     ISTHMUS_TRY(group_.broadcast(&costs, sizeof costs, DType::kByte, 0));
-    topology_ = Topology::grid(1, member_.size);
     topology_.set_node_costs(costs);
     return {};
+  }
+
+  // Copies between processes, where the kernel lets these ranks: what an all_gather by them takes,
+  // less its flags and the copy of the own block.
+  Status measure_pull() {
+    group_.force_algorithm("pull_all_gather");
+    const Call any = call_of(OpKind::kAllGather, TuneArena::kPieceBytes);
+    if (group_.algorithm_of(any) == "pull_all_gather") {
+      topology_.set_pulls(true);
+      NodeCosts& costs = tuned_.costs;
+      costs.pull.bytes = costs.copy.bytes;
+      for (std::size_t point = 0; point < costs.pull.bytes.size(); ++point) {
+        // The whole output is half the footprint, as large as a buffer is.
+        const std::size_t block = std::max(
+            static_cast<std::size_t>(costs.pull.bytes[point]) / (2 * ranks_) & ~(kCacheLine - 1),
+            kCacheLine);
+        const double mib = static_cast<double>(block) / 1048576.0;
+        ISTHMUS_ASSIGN(const double us, time_us(call_of(OpKind::kAllGather, block)));
+        const double own = mib * costs.copy.us_per_mib[point];
+        const double work = (us - 2.0 * costs.wait_us(member_.size)) / costs.sharing - own;
+        costs.pull.us_per_mib[point] =
+            std::max(work / (mib * (member_.size - 1)), 0.5 * costs.read.us_per_mib[point]);
+      }
+    }
+    group_.force_algorithm("");
+    return share_costs();
   }
 
   Call call_of(OpKind op, std::size_t bytes) {
     Call call;
     call.op = op;
     call.dtype = DType::kFloat32;
-    call.input = input_.data();
-    call.output = output_.data();
+    call.input = input_.get();
+    call.output = output_.get();
     call.count = bytes / sizeof(float);
     if (op == OpKind::kBroadcast) {
       call.input = call.output;
@@ -322,10 +373,10 @@ class Tuner {
   const std::function<void(double, std::string_view)>& progress_;
   const std::size_t ranks_;
   const std::size_t buffer_bytes_;
-  std::vector<float> input_;
-  std::vector<float> output_;
+  const Memory input_;
+  const Memory output_;
   TunedRanks tuned_;
-  Topology topology_;
+  Topology topology_ = Topology::grid(1, static_cast<int>(ranks_));
 };
 
 Status measure(const Member& member, const TuneArena& arena,
