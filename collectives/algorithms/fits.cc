@@ -48,10 +48,10 @@ bool stage_holds(const Payload& payload, const Tuning& tuning, std::size_t units
   return class_bytes(payload) / tuning.pieces * tuning.slots * units <= kStageBytesMax;
 }
 
-// Staged pieces: about four, from 16 KiB, where flags between far cores cost as much as the copy,
-// to what four slots leave of an L2 cache. Smaller ones were slower where ranks were measured on
-// far cores.
-constexpr std::size_t kPieceLeast = 16384;
+// Staged pieces: about four, from 32 KiB to what four slots leave of an L2 cache. Smaller ones cost
+// more in flags than their overlap gains: by up to 1.15 with two ranks on far cores, by up to 2.4
+// where ranks take turns on a core and every flag means a change of rank.
+constexpr std::size_t kPieceLeast = 32768;
 constexpr std::size_t kPieceMost = 131072;
 
 std::size_t quarter(const Payload& payload) {
@@ -127,9 +127,13 @@ bool stages_whole(const Topology& topology, const Payload& payload) {
   return one_node(topology, payload) && stage_holds(payload, staged_whole(topology, payload), 1);
 }
 
+// Pieces of a block: a rank reads, or shows, one of every block at a time. They are smaller where
+// all blocks of the slots would not fit in a rank's staging.
 Tuning staged_blocks(const Topology& topology, const Payload& payload) {
-  const std::size_t piece = quarter(payload) * 2 / std::max<std::size_t>(ranks_of(topology), 2);
-  return in_pieces(payload, std::max<std::size_t>(piece, 4096), ranks_of(topology) + 5, 4, 2);
+  const std::size_t ranks = std::max<std::size_t>(ranks_of(topology), 2);
+  const std::size_t piece = std::max(quarter(payload) * 2 / ranks, kPieceLeast);
+  const std::size_t room = std::max<std::size_t>(kStageBytesMax / (8 * ranks), 4096);
+  return in_pieces(payload, std::min(piece, room), ranks_of(topology) + 5, 4, 2);
 }
 
 bool stages_blocks(const Topology& topology, const Payload& payload) {
