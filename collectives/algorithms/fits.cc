@@ -84,6 +84,10 @@ bool fits_line(const Topology& topology, const Payload& payload) {
   return one_node(topology, payload) && class_bytes(payload) <= kLineBytes;
 }
 
+bool other_block_fits_line(const Topology& topology, const Payload& payload) {
+  return topology.ranks() == 2 && fits_line(topology, payload);
+}
+
 bool fits_slot(const Topology& topology, const Payload& payload) {
   return one_node(topology, payload) && class_bytes(payload) <= kSlotBytes;
 }
@@ -244,6 +248,10 @@ bool reduces_in_turn(const Topology& topology, const Payload& payload) {
 
 bool stages_reduce_tree(const Topology& topology, const Payload& payload) {
   return nodes_in_turn(topology, payload) && stages_tree(topology, payload);
+}
+
+bool exchange_fits_line(const Topology& topology, const Payload& payload) {
+  return !payload.unknown && other_block_fits_line(topology, payload);
 }
 
 bool exchange_fits_slot(const Topology& topology, const Payload& payload) {

@@ -14,6 +14,10 @@ bool one_node(const Topology& topology, const Payload& payload);
 
 // Of the class, so that all its sizes get one answer.
 bool fits_line(const Topology& topology, const Payload& payload);
+// Two ranks: each shows the one block that is not its own.
+bool other_block_fits_line(const Topology& topology, const Payload& payload);
+bool exchange_fits_line(const Topology& topology, const Payload& payload);
+
 bool fits_slot(const Topology& topology, const Payload& payload);
 bool blocks_fit_slot(const Topology& topology, const Payload& payload);
 

@@ -19,6 +19,7 @@ Result<Schedule> line_broadcast(const Request& request);
 // Payload within the group's slot of the operation.
 Result<Schedule> slot_all_reduce(const Request& request);
 Result<Schedule> slot_all_gather(const Request& request);
+Result<Schedule> line_reduce_scatter(const Request& request);
 Result<Schedule> slot_reduce_scatter(const Request& request);
 Result<Schedule> slot_broadcast(const Request& request);
 
@@ -47,6 +48,7 @@ Result<Schedule> staged_scatter(const Request& request);
 Result<Schedule> slice_reduce(const Request& request);
 
 // Every rank shows a block for every other one.
+Result<Schedule> line_all_to_all(const Request& request);
 Result<Schedule> slot_all_to_all(const Request& request);
 Result<Schedule> staged_all_to_all(const Request& request);
 

@@ -76,6 +76,24 @@ Result<Schedule> exchange_blocks(Builder& b, const Tuning& tuning, const Take& t
 
 }  // namespace
 
+namespace {
+
+// Of two ranks: this one's line holds the other's block.
+void show_other_block(Builder& b) {
+  const std::uint32_t other = 1 - b.local();
+  b.copy(b.line(), Builder::input(other), other, other + 1);
+  announce(b);
+}
+
+}  // namespace
+
+Result<Schedule> line_reduce_scatter(const Request& request) {
+  Builder b = start_ranked(request, OpKind::kReduceScatter, "line_reduce_scatter");
+  show_other_block(b);
+  b.reduce_locals(Builder::output(0), b.line(), b.local(), b.local() + 1, true, true);
+  return b.build();
+}
+
 Result<Schedule> slot_reduce_scatter(const Request& request) {
   Builder b = start_ranked(request, OpKind::kReduceScatter, "slot_reduce_scatter");
   show_blocks(b, b.slot(0), 0, 1);
@@ -91,6 +109,13 @@ Result<Schedule> staged_reduce_scatter(const Request& request) {
     const std::uint32_t own = b.local() * pieces + piece;
     b.reduce_locals(Builder::output(piece), place, own, own + 1, true, true);
   });
+}
+
+Result<Schedule> line_all_to_all(const Request& request) {
+  Builder b = start_ranked(request, OpKind::kAllToAll, "line_all_to_all");
+  show_other_block(b);
+  gather_blocks(b, b.line(), b.local(), 0, 1);
+  return b.build();
 }
 
 Result<Schedule> slot_all_to_all(const Request& request) {
