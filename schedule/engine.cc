@@ -283,7 +283,7 @@ bool Engine::lease_stage(Run& run) {
     });
   };
   reclaim(channel);
-  run.lease = node_->own().lease(bytes);
+  run.lease = node_->own().lease(bytes, !options_.crowded);
   if (!run.lease) {
     // Slow path: ask every group's peers how far they are.
     for (Channel* other : channels_) {
@@ -292,7 +292,7 @@ bool Engine::lease_stage(Run& run) {
         reclaim(*other);
       }
     }
-    run.lease = node_->own().lease(bytes);
+    run.lease = node_->own().lease(bytes, !options_.crowded);
   }
   return run.lease.has_value();
 }

@@ -51,13 +51,13 @@ std::string_view use_staging(const Segment::Options& options, std::uint64_t* ref
     return "not aligned";
   }
   // Beside the leases that come and go: it must survive its page becoming huge.
-  const std::optional<StageLease> kept = own->lease(Segment::kChunkBytes);
+  const std::optional<StageLease> kept = own->lease(Segment::kChunkBytes, false);
   if (!kept) {
     return "no lease";
   }
   own->stage()[kept->offset + 5] = std::byte{77};
   for (int round = 0; round < kRounds; ++round) {
-    const std::optional<StageLease> lease = own->lease(kHugePageBytes);
+    const std::optional<StageLease> lease = own->lease(kHugePageBytes, false);
     if (!lease) {
       return "no lease";
     }
@@ -96,7 +96,7 @@ TEST(StagingOfOneRank, AsksForNothing) {
   Result<Segment> own = Segment::create(options);
   ASSERT_TRUE(own.ok());
   for (int round = 0; round < kRounds; ++round) {
-    const std::optional<StageLease> lease = own->lease(kHugePageBytes);
+    const std::optional<StageLease> lease = own->lease(kHugePageBytes, false);
     ASSERT_TRUE(lease.has_value());
     own->release(*lease);
   }

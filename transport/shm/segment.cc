@@ -142,11 +142,28 @@ void Segment::free_group(GroupBlock* block) {
   header_->groups[index].store(0, std::memory_order_release);
 }
 
-std::optional<StageLease> Segment::lease(std::size_t bytes) {
-  const std::size_t chunks = header_->stage_bytes / kChunkBytes;
+std::optional<StageLease> Segment::lease(std::size_t bytes, bool spread) {
   const std::size_t wanted = std::max<std::size_t>((bytes + kChunkBytes - 1) / kChunkBytes, 1);
+  // So many leases in turn, then the first again.
+  const std::size_t turns =
+      !spread || bytes > kReuseBytes
+          ? 1
+          : 1 + std::min(kReuseBytes / std::max<std::size_t>(bytes, 1), kTurnsMax);
+  const std::size_t from = next_chunk_ < turns ? next_chunk_ : 0;
+  std::optional<StageLease> lease = lease_from(from, wanted);
+  if (!lease && from > 0) {
+    lease = lease_from(0, wanted);
+  }
+  if (lease) {
+    next_chunk_ = lease->offset / kChunkBytes + wanted;
+  }
+  return lease;
+}
+
+std::optional<StageLease> Segment::lease_from(std::size_t from, std::size_t wanted) {
+  const std::size_t chunks = header_->stage_bytes / kChunkBytes;
   std::size_t run = 0;
-  for (std::size_t i = 0; i < chunks; ++i) {
+  for (std::size_t i = from; i < chunks; ++i) {
     run = leased_.test(i) ? 0 : run + 1;
     if (run == wanted) {
       const std::size_t first = i + 1 - wanted;
