@@ -413,7 +413,9 @@ def write(name, text):
     old = DOCUMENT.read_text()
     if not marks.search(old):
         sys.exit(f"compare.py: {DOCUMENT} has no line '<!-- compare.py {name} -->'")
-    DOCUMENT.write_text(marks.sub(lambda m: f"{m[1]}\n{text}\n{m[2]}", old))
+    picture = f"![{name}](../perf/results/{name}.svg)\n\n"
+    shown = picture if (RESULTS / f"{name}.svg").is_file() else ""
+    DOCUMENT.write_text(marks.sub(lambda m: f"{m[1]}\n{text}\n{shown}{m[2]}", old))
 
 
 def main():
