@@ -35,7 +35,7 @@ TEST(Env, KeepsTheDefaultAndSaysWhyOnBadValues) {
 }
 
 TEST(Env, SuggestsANearName) {
-  const std::array<const char*, 2> environment = {"ISTHMUS_TIMEOUTS=7", "ISTHMUS_QUITE_ELSE=1"};
+  const std::array<const char*, 2> environment = {"ISTHMUS_TIMEOUTS=7", "ISTHMUS_SOMETHING_ELSE=1"};
   std::vector<std::string> warnings;
   Env::parse(environment, &warnings);
   ASSERT_EQ(warnings.size(), 2U);
