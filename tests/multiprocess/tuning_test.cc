@@ -59,8 +59,8 @@ class Tuning : public ::testing::Test {
       if (!world.communicator().run(call).ok()) {
         return 2;
       }
-      const int size = world.size();
-      const float sum = static_cast<float>(size * (size + 1) / 2);
+      const int twice = world.size() * (world.size() + 1);
+      const float sum = static_cast<float>(twice) / 2;
       return data.front() == sum && data.back() == sum ? 0 : 3;
     });
     return ranks.wait_all();
