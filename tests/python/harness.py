@@ -33,10 +33,11 @@ _FORK_SERVER = Path(__file__).with_name("fork_server.py")
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The variables that a rank starts with: one compute thread, no leftovers of a launcher."""
+    """What a rank starts with: one compute thread, no leftovers of a launcher, no tuning table."""
     own = dict(os.environ)
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"):
         own.pop(name, None)
+    own.setdefault("ISTHMUS_TUNE_FILE", "none")
     own.update({"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", **more})
     return own
 
