@@ -106,7 +106,9 @@ Payload Group::payload_of(const Call& call, std::size_t bytes) const {
                   .rounds = dtype_rounds(call.dtype) && op_traits(call.op).reduces,
                   .unknown = lengths_unknown(call),
                   .even = call.counts.empty()};
-  if (bytes >= kExposedLeast && payload.even) {
+  // What is multiplied beforehand lies in memory of the run.
+  const bool own_operand = call.red_op == RedOp::kPremulSum || divides_first(call);
+  if (bytes >= kExposedLeast && payload.even && !own_operand) {
     const std::uint32_t ranks = channel_.ranks();
     payload.mapped = engine_.exposes(call.input, input_bytes(call, channel_.rank, ranks)) &&
                      (!peers_read_output(call.op) ||

@@ -123,15 +123,13 @@ Error staging_error(const Run& run, std::size_t wanted, std::size_t allowed) {
           channel.world_rank(), allowed)};
 }
 
-Error exposed_error(const Run& run, const MappedPeer& peer) {
-  const Channel& channel = *run.channel;
+Error exposed_error(const Channel& channel, const MappedPeer& peer) {
   return Error{
       .code = Code::kProtocol,
       .culprit = peer.world_rank,
-      .message = fmt::format("{}: rank {} announced buffers outside the {} bytes of shared memory "
-                             "that rank {} sees of it; do all ranks run the same isthmus?",
-                             describe_run(channel, run.sequence, run.info), peer.world_rank,
-                             peer.heap_bytes, channel.world_rank())};
+      .message = fmt::format("rank {} announced buffers outside the {} bytes of shared memory that "
+                             "rank {} sees of it; do all ranks run the same isthmus?",
+                             peer.world_rank, peer.heap_bytes, channel.world_rank())};
 }
 
 Error scratch_error(const Run& run, std::size_t wanted) {

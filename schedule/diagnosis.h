@@ -34,7 +34,7 @@ Error staging_error(const Run& run, std::size_t wanted, std::size_t allowed);
 Error scratch_error(const Run& run, std::size_t wanted);
 
 // A peer says that its buffers lie where it has no memory.
-Error exposed_error(const Run& run, const MappedPeer& peer);
+Error exposed_error(const Channel& channel, const MappedPeer& peer);
 
 // "rank 5 is gone: ...".
 Error gone_error(int world_rank);

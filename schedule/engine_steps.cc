@@ -142,7 +142,7 @@ bool Engine::pull(Run& run, const Step& step, std::byte* dst, std::size_t bytes)
       std::find(channel.world_ranks.begin(), channel.world_ranks.end(), world_rank) -
       channel.world_ranks.begin());
   if (!lost(channel, group_rank, pulled.error().code)) {
-    fail_channel(channel, describe_failure(run, run.next, pulled.error()), true);
+    fail_channel(channel, pulled.error(), true);
   }
   return false;
 }
@@ -325,7 +325,7 @@ bool Engine::note_exposed(Run& run, std::uint32_t local, const Announcement& the
   };
   if (peer.heap == nullptr || outside(Space::kInput, buffers.input) ||
       (peers_read_output(run.plan->schedule.op) && outside(Space::kOutput, buffers.output))) {
-    fail_channel(*run.channel, exposed_error(run, peer), true);
+    fail_channel(*run.channel, exposed_error(*run.channel, peer), true);
     return false;
   }
   run.peer_input[local] = peer.heap + buffers.input;
@@ -337,7 +337,7 @@ bool Engine::note_exposed(Run& run, std::uint32_t local, const Announcement& the
 void Engine::fall_back(Run& run) {
   Result<std::shared_ptr<const Plan>> plan = run.channel->by_messages(run);
   if (!plan.ok()) {
-    fail_channel(*run.channel, describe_failure(run, run.next, plan.error()), true);
+    fail_channel(*run.channel, plan.error(), true);
     return;
   }
   scratch_.give(std::move(run.scratch));

@@ -108,6 +108,18 @@ int check_operations(World& world, bool mapped) {
       REQUIRE_RANK(other[i] == sum_at(world.size(), i));
       REQUIRE_RANK(whole[i] == sum_at(world.size(), i) / static_cast<float>(world.size()));
     }
+    // Its operands are multiplied beforehand, in other memory.
+    whole.fill(world.rank());
+    REQUIRE_OK(group.run({.op = OpKind::kAllReduce,
+                          .dtype = DType::kFloat32,
+                          .red_op = RedOp::kPremulSum,
+                          .input = whole.data(),
+                          .output = whole.data(),
+                          .count = count,
+                          .factor = 2.0}));
+    for (std::size_t i = 0; i < count; ++i) {
+      REQUIRE_RANK(whole[i] == 2 * sum_at(world.size(), i));
+    }
     whole.fill(world.rank());
     REQUIRE_OK(group.all_gather(whole.data(), other.data(), count, DType::kFloat32));
     for (std::size_t i = 0; i < count * ranks; ++i) {
