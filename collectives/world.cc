@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/cpus.h"
@@ -54,10 +55,15 @@ bool ranks_outnumber_cores(const std::vector<RankCard>& cards, const RankCard& m
   return ranks > std::max<std::size_t>(together.count(), 1);
 }
 
-// Address space for buffers that peers read in place: all that could ever be filled.
+// Address space for buffers that peers read in place: all that could ever be filled. None where it
+// is limited, unless asked for: the program may need what there is.
 std::size_t heap_bytes() {
   if (env().HEAP_GB >= 0) {
     return static_cast<std::size_t>(env().HEAP_GB) << 30;
+  }
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    return 0;
   }
   return static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) *
          static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));

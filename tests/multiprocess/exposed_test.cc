@@ -17,6 +17,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -252,6 +253,42 @@ TEST_P(Exposed, AsynchronousOnBothKindsOfBuffers) {
       }
     }
     return 0;
+  });
+}
+
+// The heaps are as large as the machine's memory: a core dump or a fork that took them along would
+// take that much.
+TEST_P(Exposed, HeapsAreLeftOutOfDumpsAndForks) {
+  expect_all(options(), [](World& world) {
+    std::ifstream maps("/proc/self/smaps");
+    int heaps = 0;
+    int left_out = 0;
+    bool heap = false;
+    for (std::string line; std::getline(maps, line);) {
+      if (line.find("isthmus-heap") != std::string::npos) {
+        heap = true;
+        ++heaps;
+      } else if (heap && line.starts_with("VmFlags:")) {
+        heap = false;
+        left_out += line.find(" dd") != std::string::npos && line.find(" dc") != std::string::npos;
+      }
+    }
+    REQUIRE_RANK(heaps == world.size() && left_out == heaps);
+    return 0;
+  });
+}
+
+// As above, where the program's address space is limited.
+TEST_P(Exposed, NoHeapWhereAddressSpaceIsLimited) {
+  Ranks::Options limited = options();
+  limited.before = [](int) {
+    const rlimit most{.rlim_cur = std::size_t{8} << 30, .rlim_max = std::size_t{8} << 30};
+    ::setrlimit(RLIMIT_AS, &most);
+  };
+  expect_all(limited, [](World& world) {
+    Buffer probe(world, 5000, true);
+    REQUIRE_RANK(!probe.mapped());
+    return check_operations(world, true);
   });
 }
 

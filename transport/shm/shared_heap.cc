@@ -20,6 +20,14 @@ constexpr std::size_t align(std::size_t bytes, std::size_t to) {
   return (bytes + to - 1) / to * to;
 }
 
+// A core dump would give every hole of the file memory.
+Status leave_out_of_dumps(const Mapping& mapping) {
+  if (::madvise(mapping.data(), mapping.size(), MADV_DONTDUMP) != 0) {
+    return system_error(Code::kResource, errno, "cannot leave a shared heap out of core dumps");
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<SharedHeap> SharedHeap::create(int rank, std::size_t bytes) {
@@ -32,6 +40,7 @@ Result<SharedHeap> SharedHeap::create(int rank, std::size_t bytes) {
                         fmt::format("cannot make a shared heap of {} bytes", whole));
   }
   ISTHMUS_ASSIGN(heap.mapping_, Mapping::create_aligned(heap.fd_, whole, true, kHugePage));
+  ISTHMUS_TRY(leave_out_of_dumps(heap.mapping_));
   heap.gaps_[0] = whole;
   return heap;
 }
@@ -47,6 +56,7 @@ Result<SharedHeap> SharedHeap::attach(Fd fd, int rank) {
   ISTHMUS_ASSIGN(
       heap.mapping_,
       Mapping::create_aligned(heap.fd_, static_cast<std::size_t>(info.st_size), true, kHugePage));
+  ISTHMUS_TRY(leave_out_of_dumps(heap.mapping_));
   return heap;
 }
 
