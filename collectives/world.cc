@@ -115,6 +115,8 @@ class World::Impl : public std::enable_shared_from_this<World::Impl> {
     return node_->pool()->take(std::max<std::size_t>(bytes, 1));
   }
 
+  bool mapped(const void* data, std::size_t bytes) const { return node_->exposes(data, bytes); }
+
   WorldOptions options;
   std::shared_ptr<void> kept;  // the store that from_launcher() serves; ends with the world
   std::unique_ptr<Communicator> world_group;
@@ -403,6 +405,10 @@ Result<std::unique_ptr<World>> World::create(const WorldOptions& options, Rendez
 
 Result<MemoryRegion> World::allocate(std::size_t bytes) {
   return impl_->allocate(bytes);
+}
+
+bool World::mapped(const void* data, std::size_t bytes) const {
+  return impl_->mapped(data, bytes);
 }
 
 void World::keep(std::shared_ptr<void> object) {

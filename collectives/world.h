@@ -64,6 +64,9 @@ class ISTHMUS_API World {
   // again: cheap after the first time. Fails with kResource.
   Result<MemoryRegion> allocate(std::size_t bytes);
 
+  // Whether the ranks of this node use these bytes in place.
+  bool mapped(const void* data, std::size_t bytes) const;
+
   // Ends every operation of every group with `reason` and says goodbye; waits for no peer.
   // Idempotent.
   void shutdown(std::string_view reason);

@@ -399,11 +399,13 @@ class BackendIsthmus final : public BackendBase {
 
   void enableCollectivesTiming() override { issuer_.observer().enable_timing(); }
 
+  World& world() const { return group_->world(); }
+
   bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0; }  // of the CPU
 
   // `size` elements, one-dimensional, with undefined contents.
   at::Tensor allocateTensor(long size, at::TensorOptions options) override {
-    return pooled_tensor(group_->world(), size, options);
+    return pooled_tensor(world(), size, options);
   }
 
   // Every group counts from 0 by itself; nothing is to be agreed on.

@@ -14,6 +14,7 @@
 
 #include "plugins/torch/backend.h"
 #include "plugins/torch/flight_recorder.h"
+#include "plugins/torch/group_memory.h"
 #include "plugins/torch/store.h"
 #include "plugins/torch/worlds.h"
 
@@ -80,6 +81,13 @@ PYBIND11_MODULE(ISTHMUS_SHIM_NAME, module) {
           [](BackendIsthmus& self, milliseconds timeout) { self.setTimeout(timeout); },
           py::arg("timeout"), py::call_guard<py::gil_scoped_release>())
       .def(
+          "mapped",
+          [](const BackendIsthmus& self, const at::Tensor& tensor) {
+            return tensor.device().is_cpu() &&
+                   self.world().mapped(tensor.data_ptr(), tensor.nbytes());
+          },
+          py::arg("tensor"))
+      .def(
           "monitored_barrier",
           [](BackendIsthmus& self, milliseconds timeout) {
             c10d::BarrierOptions options;
@@ -113,6 +121,20 @@ PYBIND11_MODULE(ISTHMUS_SHIM_NAME, module) {
         return FlightRecorder::get()->dump_json(std::nullopt, collectives, only_active);
       },
       py::arg("collectives"), py::arg("only_active"));
+
+  // A context manager.
+  struct Memory {
+    c10::intrusive_ptr<BackendIsthmus> backend;
+    std::optional<GroupMemoryScope> scope;
+  };
+
+  py::class_<Memory, std::shared_ptr<Memory>>(module, "GroupMemory")
+      .def(py::init([](const c10::intrusive_ptr<BackendIsthmus>& backend) {
+             return std::make_shared<Memory>(backend);
+           }),
+           py::arg("backend"))
+      .def("__enter__", [](Memory& self) { self.scope.emplace(self.backend->world()); })
+      .def("__exit__", [](Memory& self, const py::args&) { self.scope.reset(); });
   module.def("flight_recorder_wanted", &flight_recorder_wanted);
   set_tag_finder(&tag_of_new_thread);
   module.def("thread_tag", &thread_tag);

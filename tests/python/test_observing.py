@@ -228,6 +228,41 @@ def memory_read_in_place() -> None:
         isthmus.empty(3, group=dist.new_group(backend="gloo"))
 
 
+def buckets_in_memory_of_the_group() -> str:
+    from torch.nn.parallel import DistributedDataParallel
+
+    results = []
+    for from_group in (False, True):
+        torch.manual_seed(3)
+        layers = [torch.nn.Linear(96, 96) for _ in range(4)]
+        model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.1)
+        if from_group:
+            assert isthmus.use_group_memory(model) is model
+        seen = []
+
+        def look(state, bucket, seen=seen):
+            seen.append(_backend().mapped(bucket.buffer()))
+            work = dist.all_reduce(bucket.buffer().div_(dist.get_world_size()), async_op=True)
+            return work.get_future().then(lambda done: done.value()[0])
+
+        model.register_comm_hook(None, look)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(4):
+            seen.clear()
+            data = torch.randn(8, 96, generator=torch.Generator().manual_seed(step))
+            model(data).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert seen and all(mapped == from_group for mapped in seen), seen
+        assert not _backend().mapped(torch.empty(100_000)), "only torch's buckets lie there"
+        flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+        results.append(flat.numpy().tobytes())
+    assert results[0] == results[1]
+    with pytest.raises(ValueError, match="has no such part"):
+        isthmus.use_group_memory(torch.nn.Linear(2, 2))
+    return results[0].hex()[:64]
+
+
 def fsdp2_with_memory_of_the_group() -> str:
     from torch.distributed.fsdp import fully_shard
 
@@ -237,8 +272,8 @@ def fsdp2_with_memory_of_the_group() -> str:
         model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)])
         for part in [*model, model]:
             fully_shard(part)
-            if from_group:
-                part.set_allocate_memory_from_process_group_for_comm(True)
+        if from_group:
+            isthmus.use_group_memory(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for step in range(5):
             data = torch.randn(8, 64, generator=torch.Generator().manual_seed(step))
@@ -302,6 +337,11 @@ def test_memory_of_the_group(pool):
 @pytest.mark.parametrize(("size", "nodes"), [(2, ""), (4, ""), (4, "aabb")])
 def test_memory_read_in_place(pool, size, nodes):
     pool(size, nodes=nodes).call(__file__, "memory_read_in_place")
+
+
+def test_buckets_in_memory_of_the_group(pool):
+    first, second = pool(2).call(__file__, "buckets_in_memory_of_the_group")
+    assert first == second
 
 
 def test_fsdp2_takes_memory_of_the_group(pool):

@@ -7,7 +7,7 @@ where entry points are switched off. It works without torch, and imports nothing
 
 import sys
 
-__all__ = ["__version__", "empty", "monitored_barrier", "tag", "torch_version"]
+__all__ = ["__version__", "empty", "monitored_barrier", "tag", "torch_version", "use_group_memory"]
 
 _NAME = "isthmus"
 _C10D = "torch.distributed.distributed_c10d"
@@ -130,6 +130,55 @@ def empty(*size, dtype=None, group=None):
     cpu = torch.device("cpu")
     flat = _backend(group, "empty").allocate_tensor(math.prod(size), dtype=dtype, device=cpu)
     return flat.view(size)
+
+
+def use_group_memory(module):
+    """Puts the buffers that a wrapped model communicates from into memory of its groups.
+
+    The ranks of a node use such buffers in place, without staging: see isthmus.empty. module: a
+    model under FSDP2 (fully_shard) or DistributedDataParallel, or one that has such parts; all ranks
+    do the same. Of FSDP2 all buffers, from the next step on; of DDP the gradient buckets, when it
+    rebuilds them after its first backward (with find_unused_parameters=True it never does, unless
+    static_graph is set). Results are the same bits. Returns the module. Raises ValueError when there
+    is no such part, or its group is not of isthmus.
+    """
+    from torch.distributed.fsdp import FSDPModule
+    from torch.nn.parallel import DistributedDataParallel
+
+    found = False
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            part.set_allocate_memory_from_process_group_for_comm(True)
+            found = True
+        elif isinstance(part, DistributedDataParallel):
+            _rebuild_in_group_memory(part)
+            found = True
+    if not found:
+        raise ValueError(
+            "isthmus.use_group_memory takes a model that fully_shard or DistributedDataParallel "
+            f"wrapped; this {type(module).__name__} has no such part."
+        )
+    return module
+
+
+def _rebuild_in_group_memory(ddp):
+    import torch
+
+    from isthmus import _torch
+
+    memory = _torch.load().GroupMemory(_backend(ddp.process_group, "use_group_memory"))
+    before_forward = ddp._pre_forward
+
+    def rebuild_first(*inputs, **kwargs):
+        if torch.is_grad_enabled():
+            with memory:
+                rebuilt = ddp.reducer._rebuild_buckets()
+            if rebuilt:
+                ddp._has_rebuilt_buckets = True
+                del ddp._pre_forward  # once is all: the class's own is back
+        return before_forward(*inputs, **kwargs)
+
+    ddp._pre_forward = rebuild_first
 
 
 def _backend(group, asks):
