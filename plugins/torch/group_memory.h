@@ -63,8 +63,7 @@ class GroupMemoryScope {
       }
       auto region = std::make_unique<MemoryRegion>(std::move(taken).value());
       void* const data = region->data();
-      return {data, region.release(), [](void* held) { delete static_cast<MemoryRegion*>(held); },
-              c10::Device(c10::DeviceType::CPU)};
+      return {data, region.release(), &give_back, c10::Device(c10::DeviceType::CPU)};
     }
 
     // raw_allocate() is not for what an open scope hands out.
@@ -75,6 +74,10 @@ class GroupMemoryScope {
     }
 
    private:
+    static void give_back(void* region) {
+      const std::unique_ptr<MemoryRegion> held(static_cast<MemoryRegion*>(region));
+    }
+
     c10::Allocator& torch_ = *c10::GetCPUAllocator();
   };
 

@@ -62,6 +62,22 @@ std::uint32_t tag_of_new_thread() {
   }
 }
 
+// A context manager around a GroupMemoryScope.
+void bind_group_memory(py::module_& module) {
+  struct Memory {
+    c10::intrusive_ptr<BackendIsthmus> backend;
+    std::optional<GroupMemoryScope> scope = std::nullopt;
+  };
+
+  py::class_<Memory, std::shared_ptr<Memory>>(module, "GroupMemory")
+      .def(py::init([](const c10::intrusive_ptr<BackendIsthmus>& backend) {
+             return std::make_shared<Memory>(backend);
+           }),
+           py::arg("backend"))
+      .def("__enter__", [](Memory& self) { self.scope.emplace(self.backend->world()); })
+      .def("__exit__", [](Memory& self, const py::args&) { self.scope.reset(); });
+}
+
 }  // namespace
 }  // namespace isthmus::plugin
 
@@ -122,19 +138,7 @@ PYBIND11_MODULE(ISTHMUS_SHIM_NAME, module) {
       },
       py::arg("collectives"), py::arg("only_active"));
 
-  // A context manager.
-  struct Memory {
-    c10::intrusive_ptr<BackendIsthmus> backend;
-    std::optional<GroupMemoryScope> scope;
-  };
-
-  py::class_<Memory, std::shared_ptr<Memory>>(module, "GroupMemory")
-      .def(py::init([](const c10::intrusive_ptr<BackendIsthmus>& backend) {
-             return std::make_shared<Memory>(backend);
-           }),
-           py::arg("backend"))
-      .def("__enter__", [](Memory& self) { self.scope.emplace(self.backend->world()); })
-      .def("__exit__", [](Memory& self, const py::args&) { self.scope.reset(); });
+  bind_group_memory(module);
   module.def("flight_recorder_wanted", &flight_recorder_wanted);
   set_tag_finder(&tag_of_new_thread);
   module.def("thread_tag", &thread_tag);

@@ -136,11 +136,11 @@ def use_group_memory(module):
     """Puts the buffers that a wrapped model communicates from into memory of its groups.
 
     The ranks of a node use such buffers in place, without staging: see isthmus.empty. module: a
-    model under FSDP2 (fully_shard) or DistributedDataParallel, or one that has such parts; all ranks
-    do the same. Of FSDP2 all buffers, from the next step on; of DDP the gradient buckets, when it
-    rebuilds them after its first backward (with find_unused_parameters=True it never does, unless
-    static_graph is set). Results are the same bits. Returns the module. Raises ValueError when there
-    is no such part, or its group is not of isthmus.
+    model under FSDP2 (fully_shard) or DistributedDataParallel, or one that has such parts; all
+    ranks do the same. Of FSDP2 all buffers, from the next step on; of DDP the gradient buckets,
+    when it rebuilds them after its first backward (with find_unused_parameters=True it never does,
+    unless static_graph is set). Results are the same bits. Returns the module. Raises ValueError
+    when there is no such part, or its group is not of isthmus.
     """
     from torch.distributed.fsdp import FSDPModule
     from torch.nn.parallel import DistributedDataParallel
