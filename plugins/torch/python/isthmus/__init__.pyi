@@ -1,5 +1,10 @@
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+from torch import dtype as _dtype
+
+_Model = TypeVar("_Model", bound=nn.Module)
 
 __version__: str
 torch_version: str
@@ -9,6 +14,8 @@ class tag:
     def __enter__(self) -> "tag": ...
     def __exit__(self, *_: object) -> None: ...
 
+def empty(*size: Any, dtype: _dtype | None = None, group: Any = None) -> Tensor: ...
+def use_group_memory(module: _Model) -> _Model: ...
 def monitored_barrier(
     group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = True
 ) -> None: ...
