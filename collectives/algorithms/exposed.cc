@@ -57,12 +57,7 @@ Result<Schedule> all_gather(const Request& request, std::string_view name, Expos
   const std::uint32_t pieces = request.tuning.pieces;
   Builder b = start_exposed(request, OpKind::kAllGather, name, exposure, ranked_partition(request));
   for (std::uint32_t piece = 0; piece < pieces; ++piece) {
-    const std::uint32_t own = b.local() * pieces + piece;
-    b.copy(Builder::output(own), Builder::input(piece), own, own + 1);
-    for_others(b, [&](std::uint32_t owner) {
-      const std::uint32_t mark = owner * pieces + piece;
-      b.copy(Builder::output(mark), Builder::peer_input(owner, piece), mark, mark + 1);
-    });
+    gather_blocks(b, Builder::peer_input(0, piece), piece, piece, pieces);
   }
   return part(b);
 }
@@ -82,11 +77,7 @@ Result<Schedule> all_to_all(const Request& request, std::string_view name, Expos
   Builder b = start_exposed(request, OpKind::kAllToAll, name, exposure, ranked_partition(request));
   for (std::uint32_t piece = 0; piece < pieces; ++piece) {
     const std::uint32_t own = b.local() * pieces + piece;
-    b.copy(Builder::output(own), Builder::input(own), own, own + 1);
-    for_others(b, [&](std::uint32_t owner) {
-      const std::uint32_t mark = owner * pieces + piece;
-      b.copy(Builder::output(mark), Builder::peer_input(owner, own), mark, mark + 1);
-    });
+    gather_blocks(b, Builder::peer_input(0, own), own, piece, pieces);
   }
   return part(b);
 }
@@ -182,12 +173,7 @@ Result<Schedule> pull_gather(const Request& request) {
     return be_read(b, request.root, 1);
   }
   for (std::uint32_t piece = 0; piece < pieces; ++piece) {
-    const std::uint32_t own = b.local() * pieces + piece;
-    b.copy(Builder::output(own), Builder::input(piece), own, own + 1);
-    for_others(b, [&](std::uint32_t owner) {
-      const std::uint32_t mark = owner * pieces + piece;
-      b.copy(Builder::output(mark), Builder::peer_input(owner, piece), mark, mark + 1);
-    });
+    gather_blocks(b, Builder::peer_input(0, piece), piece, piece, pieces);
   }
   return have_read(b);
 }

@@ -117,8 +117,8 @@ Result<Schedule> take_from_root(Builder& b, const Tuning& tuning, std::uint32_t 
 // Piece `piece` of the input's block for every other rank, into a unit per rank from `first` on.
 void show_blocks(Builder& b, Place first, std::uint32_t piece, std::uint32_t pieces);
 
-// Piece `piece` of every rank's block from `place` of its owner, the nearest owner first; this
-// rank's own from mark `own` of its input.
+// Piece `piece` of every rank's block from `place` (whose owner is ignored) of its owner, the
+// nearest owner first; this rank's own from mark `own` of its input.
 void gather_blocks(Builder& b, Place place, std::uint32_t own, std::uint32_t piece,
                    std::uint32_t pieces);
 
