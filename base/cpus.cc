@@ -117,6 +117,11 @@ std::string cpus_text(std::span<const int> cpus) {
   return text.empty() ? "none" : text;
 }
 
+std::vector<int> own_cpus() {
+  Mask mask;
+  return mask.read() == 0 ? mask.numbers() : std::vector<int>();
+}
+
 Result<std::vector<int>> permitted_cpus() {
   int failure = 0;
   std::vector<int> cpus;

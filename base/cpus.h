@@ -21,6 +21,9 @@ Result<std::vector<int>> parse_cpus(std::string_view text);
 // The way back; "none" for no processor.
 std::string cpus_text(std::span<const int> cpus);
 
+// Processors that the calling thread may run on; empty where the system does not say.
+std::vector<int> own_cpus();
+
 // Processors that the kernel lets threads of this process have (the container's, where it has its
 // own), however narrow the mask of the caller is. Asks on a thread of its own.
 Result<std::vector<int>> permitted_cpus();

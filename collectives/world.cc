@@ -7,7 +7,6 @@
 #include <mutex>
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -29,30 +28,12 @@ namespace {
 
 std::bitset<kProcessorsMax> own_processors() {
   std::bitset<kProcessorsMax> out;
-  // The kernel wants a mask as large as its own; this covers every machine sold.
-  const std::size_t bytes = CPU_ALLOC_SIZE(kProcessorsMax);
-  cpu_set_t* set = CPU_ALLOC(kProcessorsMax);
-  if (set != nullptr && ::sched_getaffinity(0, bytes, set) == 0) {
-    for (std::size_t i = 0; i < kProcessorsMax; ++i) {
-      out.set(i, CPU_ISSET_S(i, bytes, set) != 0);
+  for (const int cpu : own_cpus()) {
+    if (static_cast<std::size_t>(cpu) < out.size()) {
+      out.set(static_cast<std::size_t>(cpu));
     }
   }
-  CPU_FREE(set);
   return out;
-}
-
-// Ranks of this machine (whatever their containers) against the processors that they may use
-// together.
-bool ranks_outnumber_cores(const std::vector<RankCard>& cards, const RankCard& mine) {
-  std::bitset<kProcessorsMax> together;
-  std::size_t ranks = 0;
-  for (const RankCard& card : cards) {
-    if (card.node.boot_id == mine.node.boot_id) {
-      together |= card.processors;
-      ++ranks;
-    }
-  }
-  return ranks > std::max<std::size_t>(together.count(), 1);
 }
 
 // Address space for buffers that peers read in place: all that could ever be filled. None where it
@@ -69,8 +50,9 @@ std::size_t heap_bytes() {
          static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// Of the machine where it is most: all ranks know all cards, and so agree.
-double ranks_per_processor(const std::vector<RankCard>& cards) {
+// By boot id: the ranks of each machine (whatever their containers) against the processors that
+// they may use together. Above 1 ranks outnumber them.
+std::map<std::string, double> ranks_per_processor(const std::vector<RankCard>& cards) {
   struct Machine {
     std::bitset<kProcessorsMax> together;
     std::size_t ranks = 0;
@@ -82,12 +64,12 @@ double ranks_per_processor(const std::vector<RankCard>& cards) {
     machine.together |= card.processors;
     ++machine.ranks;
   }
-  double most = 1.0;
+  std::map<std::string, double> out;
   for (const auto& [boot_id, machine] : machines) {
     const auto processors = static_cast<double>(std::max<std::size_t>(machine.together.count(), 1));
-    most = std::max(most, static_cast<double>(machine.ranks) / processors);
+    out[boot_id] = static_cast<double>(machine.ranks) / processors;
   }
-  return most;
+  return out;
 }
 
 std::int64_t default_timeout_ms(std::int64_t asked) {
@@ -270,11 +252,15 @@ Status World::Impl::start(const WorldOptions& given, Rendezvous& store) {
     ISTHMUS_ASSIGN(TuningTable table, TuningTable::from_json(book.tuning));
     tuning_ = std::make_shared<const TuningTable>(std::move(table));
   }
-  sharing_ = ranks_per_processor(cards_);
+  const std::map<std::string, double> sharing = ranks_per_processor(cards_);
+  // Of the machine where it is most: all ranks know all cards, and so agree.
+  for (const auto& [boot_id, ranks] : sharing) {
+    sharing_ = std::max(sharing_, ranks);
+  }
   warn_of_fallback(mine);
   ISTHMUS_TRY(connect(mine, deadline));
   const Engine::Options engine_options{.world_rank = options.rank,
-                                       .crowded = ranks_outnumber_cores(cards_, mine),
+                                       .crowded = sharing.at(mine.node.boot_id) > 1.0,
                                        .spin_ns = env().SPIN_US * 1000};
   std::vector<Transport*> transports;
   if (shm_ != nullptr) {

@@ -4,15 +4,13 @@
 #include <cerrno>
 
 #include <fmt/format.h>
-#include <sched.h>
+
+#include "base/cpus.h"
 
 namespace isthmus {
 
 int processors_allowed() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  return ::sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? std::max(CPU_COUNT(&allowed), 1)
-                                                               : 1;
+  return std::max(static_cast<int>(own_cpus().size()), 1);
 }
 
 NodeView view_of(const ScheduleOptions& options) {
