@@ -19,6 +19,8 @@ import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 
+import isthmus
+
 PRIVATE, GROUP = "private", "of the group"
 
 
@@ -52,8 +54,8 @@ def sharded(options, buffers):
     model = torch.nn.Sequential(*[Block(options.width) for _ in range(options.layers)])
     for part in [*model, model]:
         fully_shard(part)
-        if buffers == GROUP:
-            part.set_allocate_memory_from_process_group_for_comm(True)
+    if buffers == GROUP:
+        isthmus.use_group_memory(model)
     return model, torch.optim.SGD(model.parameters(), lr=0.01)
 
 
