@@ -35,25 +35,6 @@ class Collectives : public ::testing::TestWithParam<Layout> {
 
 constexpr std::size_t kCounts[] = {0, 1, 3, 12, 13, 100, 2048, 2049, 5000, 70'001, 600'000};
 
-// Fails a rank with its line number, which the parent prints as the exit code's complaint.
-#define REQUIRE_RANK(condition)                                                                   \
-  do {                                                                                            \
-    if (!(condition)) {                                                                           \
-      std::fprintf(stderr, "rank %d: %s:%d: %s\n", world.rank(), __FILE__, __LINE__, #condition); \
-      return 1;                                                                                   \
-    }                                                                                             \
-  } while (false)
-
-#define REQUIRE_OK(expression)                                                       \
-  do {                                                                               \
-    const Status status_ = (expression);                                             \
-    if (!status_.ok()) {                                                             \
-      std::fprintf(stderr, "rank %d: %s:%d: %s\n", world.rank(), __FILE__, __LINE__, \
-                   status_.error().message.c_str());                                 \
-      return 1;                                                                      \
-    }                                                                                \
-  } while (false)
-
 std::vector<float> values(int rank, std::size_t count) {
   std::vector<float> out(count);
   for (std::size_t i = 0; i < count; ++i) {

@@ -29,24 +29,6 @@ namespace {
 
 using testing::Ranks;
 
-#define REQUIRE_RANK(condition)                                                                   \
-  do {                                                                                            \
-    if (!(condition)) {                                                                           \
-      std::fprintf(stderr, "rank %d: %s:%d: %s\n", world.rank(), __FILE__, __LINE__, #condition); \
-      return 1;                                                                                   \
-    }                                                                                             \
-  } while (false)
-
-#define REQUIRE_OK(expression)                                                       \
-  do {                                                                               \
-    const Status status_ = (expression);                                             \
-    if (!status_.ok()) {                                                             \
-      std::fprintf(stderr, "rank %d: %s:%d: %s\n", world.rank(), __FILE__, __LINE__, \
-                   status_.error().message.c_str());                                 \
-      return 1;                                                                      \
-    }                                                                                \
-  } while (false)
-
 constexpr std::size_t kCounts[] = {2049, 5000, 40'000, 70'001, 600'000};
 
 float value_at(int rank, std::size_t i) {

@@ -24,14 +24,6 @@ using testing::Ranks;
 
 constexpr std::int64_t kNsPerMs = 1'000'000;
 
-#define REQUIRE_RANK(condition)                                                           \
-  do {                                                                                    \
-    if (!(condition)) {                                                                   \
-      std::fprintf(stderr, "rank %d, line %d: %s\n", world.rank(), __LINE__, #condition); \
-      return 1;                                                                           \
-    }                                                                                     \
-  } while (false)
-
 Status wait(const Result<WorkRef>& work) {
   return work.ok() ? (*work)->wait(Deadline::after_ms(30'000)) : Status(work.error());
 }

@@ -133,3 +133,22 @@ class Ranks {
 };
 
 }  // namespace isthmus::testing
+
+// In a Body whose parameter is `world`: ends the rank with code 1, and says where.
+#define REQUIRE_RANK(condition)                                                                   \
+  do {                                                                                            \
+    if (!(condition)) {                                                                           \
+      std::fprintf(stderr, "rank %d: %s:%d: %s\n", world.rank(), __FILE__, __LINE__, #condition); \
+      return 1;                                                                                   \
+    }                                                                                             \
+  } while (false)
+
+#define REQUIRE_OK(expression)                                                       \
+  do {                                                                               \
+    const Status status_ = (expression);                                             \
+    if (!status_.ok()) {                                                             \
+      std::fprintf(stderr, "rank %d: %s:%d: %s\n", world.rank(), __FILE__, __LINE__, \
+                   status_.error().message.c_str());                                 \
+      return 1;                                                                      \
+    }                                                                                \
+  } while (false)
