@@ -10,6 +10,25 @@
 
 namespace isthmus {
 
+Result<std::byte*> reserve_addresses(std::size_t bytes, std::size_t alignment) {
+  // With room for the alignment; what is not needed is given back.
+  const std::size_t space = bytes + alignment;
+  void* const reserved =
+      ::mmap(nullptr, space, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) {
+    return system_error(Code::kResource, errno,
+                        fmt::format("cannot reserve {} bytes of address space", space));
+  }
+  auto* const first = static_cast<std::byte*>(reserved);
+  const std::size_t past = reinterpret_cast<std::uintptr_t>(first) % alignment;
+  const std::size_t head = past == 0 ? 0 : alignment - past;
+  if (head > 0) {
+    ::munmap(first, head);
+  }
+  ::munmap(first + head + bytes, space - head - bytes);
+  return first + head;
+}
+
 Mapping& Mapping::operator=(Mapping&& other) noexcept {
   if (this != &other) {
     reset();
@@ -25,26 +44,11 @@ Result<Mapping> Mapping::create(const Fd& fd, std::size_t bytes, bool writable) 
 
 Result<Mapping> Mapping::create_aligned(const Fd& fd, std::size_t bytes, bool writable,
                                         std::size_t alignment) {
-  // Address space for it and the alignment; what it does not need is given back.
-  const std::size_t space = bytes + alignment;
-  void* const reserved =
-      ::mmap(nullptr, space, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (reserved == MAP_FAILED) {
-    return system_error(Code::kResource, errno,
-                        fmt::format("cannot reserve {} bytes of address space", space));
-  }
-  auto* const first = static_cast<std::byte*>(reserved);
-  const std::size_t past = reinterpret_cast<std::uintptr_t>(first) % alignment;
-  const std::size_t head = past == 0 ? 0 : alignment - past;
-  if (head > 0) {
-    ::munmap(first, head);
-  }
-  ::munmap(first + head + bytes, space - head - bytes);
-  Result<Mapping> mapping =
-      map(first + head, fd.get(), bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ,
-          MAP_SHARED | MAP_FIXED | MAP_NORESERVE);
+  ISTHMUS_ASSIGN(std::byte* const at, reserve_addresses(bytes, alignment));
+  Result<Mapping> mapping = map(at, fd.get(), bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ,
+                                MAP_SHARED | MAP_FIXED | MAP_NORESERVE);
   if (!mapping.ok()) {
-    ::munmap(first + head, bytes);
+    ::munmap(at, bytes);
   }
   return mapping;
 }

@@ -8,6 +8,10 @@
 
 namespace isthmus {
 
+// Address space at a multiple of `alignment` (a power of two; both of whole pages), without access
+// or memory: to be mapped over (MAP_FIXED), and unmapped by the caller. Fails with kResource.
+Result<std::byte*> reserve_addresses(std::size_t bytes, std::size_t alignment);
+
 // Owns one memory mapping that a forked child does not get (MADV_DONTFORK). Move-only.
 class Mapping {
  public:

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <cstdint>
 #include <utility>
 
 #include <fmt/format.h>
 #include <sys/mman.h>
 
 #include "base/fork.h"
+#include "base/mapping.h"
 
 namespace isthmus {
 namespace {
@@ -24,33 +24,30 @@ std::size_t block_bytes(std::size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-// Private memory, aligned to huge pages when it holds one. The rest of the mapping is given back at
-// once.
+// Private memory, aligned to huge pages when it holds one.
 Result<std::byte*> map_private(std::size_t bytes) {
-  const std::size_t slack = bytes >= kHugePage ? kHugePage - kPage : 0;
-  void* const mapped =
-      ::mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) {
-    return system_error(Code::kResource, errno,
+  const bool huge = bytes >= kHugePage;
+  const auto refused = [bytes](int why) {
+    return system_error(Code::kResource, why,
                         fmt::format("cannot map {} bytes for a buffer (free memory, raise ulimit "
                                     "-v or the cgroup's memory.max, or shard in smaller units)",
-                                    bytes + slack));
+                                    bytes));
+  };
+  const Result<std::byte*> at = reserve_addresses(bytes, huge ? kHugePage : kPage);
+  if (!at.ok()) {
+    return refused(at.error().sys_errno);
   }
-  auto* const begin = static_cast<std::byte*>(mapped);
-  if (slack == 0) {
-    return begin;
+  if (::mmap(*at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+      MAP_FAILED) {
+    const int why = errno;
+    ::munmap(*at, bytes);
+    return refused(why);
   }
-  const std::size_t past = reinterpret_cast<std::uintptr_t>(begin) % kHugePage;
-  const std::size_t head = past == 0 ? 0 : kHugePage - past;
-  if (head > 0) {
-    ::munmap(begin, head);
+  if (huge) {
+    // Advice: without huge pages the block serves as well.
+    static_cast<void>(::madvise(*at, bytes, MADV_HUGEPAGE));
   }
-  if (slack > head) {
-    ::munmap(begin + head + bytes, slack - head);
-  }
-  // Advice: without huge pages the block serves as well.
-  static_cast<void>(::madvise(begin + head, bytes, MADV_HUGEPAGE));
-  return begin + head;
+  return *at;
 }
 
 }  // namespace
