@@ -127,6 +127,11 @@ Tuning staged_whole(const Topology&, const Payload& payload) {
   return in_pieces(payload, quarter(payload), 6, 4, 2);
 }
 
+Tuning staged_to_reduce(const Topology&, const Payload& payload) {
+  const std::size_t piece = std::clamp(class_bytes(payload) / 4, kPieceLeast / 2, kPieceMost);
+  return in_pieces(payload, piece, 6, 4, 2);
+}
+
 bool stages_whole(const Topology& topology, const Payload& payload) {
   return one_node(topology, payload) && stage_holds(payload, staged_whole(topology, payload), 1);
 }

@@ -49,6 +49,9 @@ Tuning at_once(const Topology& topology, const Payload& payload);
 
 // Pieces of the whole data, or of slices of it, staged inside a node.
 Tuning staged_whole(const Topology& topology, const Payload& payload);
+
+// The same where the root alone reduces: it waits for the first piece, so pieces start smaller.
+Tuning staged_to_reduce(const Topology& topology, const Payload& payload);
 bool stages_whole(const Topology& topology, const Payload& payload);
 
 // The same for blocks: a piece of all blocks is handled at once.

@@ -161,7 +161,7 @@ constexpr std::array kTable = {
     Algorithm{"slot_reduce", OpKind::kReduce, "one node, up to 8 KiB: data in the group's slot",
               fits_slot, at_once, kBySteps, slot_reduce},
     Algorithm{"flat_reduce", OpKind::kReduce, "one node: the root reads everyone's staged pieces",
-              stages_whole, staged_whole, kBySteps, flat_reduce},
+              stages_whole, staged_to_reduce, kBySteps, flat_reduce},
     Algorithm{"slice_reduce", OpKind::kReduce,
               "one node: everyone reduces one slice of each chunk, the root reads all",
               stages_slices, slices, kBySteps, slice_reduce},
