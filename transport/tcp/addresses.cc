@@ -1,37 +1,31 @@
 #include "transport/tcp/addresses.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <memory>
-#include <optional>
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/fd.h"
 #include "base/hash.h"
 #include "base/log.h"
 
 namespace isthmus::tcp {
 namespace {
 
-constexpr std::uint8_t kAddressVersion = 1;
+constexpr std::uint8_t kAddressVersion = 2;
 constexpr std::size_t kFixedBytes = 10;      // version, count, host
-constexpr std::size_t kCandidateBytes = 21;  // family, prefix, loopback, port, ip
+constexpr std::size_t kCandidateBytes = 22;  // family, prefix, loopback, interface, port, ip
 
-struct Interface {
-  std::string name;
+// An address of an interface that may be used.
+struct Usable {
+  const Interface* interface = nullptr;
   Candidate candidate;
-  bool routed = false;  // its address is the one that routes to the target
+  bool routed = false;  // it is the one that routes to the target
 };
 
 std::uint64_t host_identity() {
@@ -45,123 +39,46 @@ std::uint64_t host_identity() {
   return hash == 0 ? 1 : hash;
 }
 
-std::uint8_t prefix_bits(const std::uint8_t* mask, std::size_t bytes) {
-  int bits = 0;
-  for (std::size_t i = 0; i < bytes; ++i) {
-    bits += __builtin_popcount(mask[i]);
-  }
-  return static_cast<std::uint8_t>(bits);
-}
-
-std::optional<Candidate> candidate_of(const sockaddr* address, const sockaddr* netmask) {
-  Candidate out;
-  if (address->sa_family == AF_INET) {
-    sockaddr_in in{};
-    std::memcpy(&in, address, sizeof(in));
-    std::memcpy(out.ip.data(), &in.sin_addr, 4);
-    out.loopback = out.ip[0] == 127;
-    sockaddr_in mask{};
-    if (netmask != nullptr) {
-      std::memcpy(&mask, netmask, sizeof(mask));
-    }
-    std::array<std::uint8_t, 4> bits{};
-    std::memcpy(bits.data(), &mask.sin_addr, 4);
-    out.prefix = prefix_bits(bits.data(), bits.size());
-    return out;
-  }
-  if (address->sa_family == AF_INET6) {
-    sockaddr_in6 in{};
-    std::memcpy(&in, address, sizeof(in));
-    if (IN6_IS_ADDR_LINKLOCAL(&in.sin6_addr)) {
-      return std::nullopt;
-    }
-    out.family = 6;
-    std::memcpy(out.ip.data(), &in.sin6_addr, 16);
-    out.loopback = IN6_IS_ADDR_LOOPBACK(&in.sin6_addr);
-    sockaddr_in6 mask{};
-    if (netmask != nullptr) {
-      std::memcpy(&mask, netmask, sizeof(mask));
-    }
-    std::array<std::uint8_t, 16> bits{};
-    std::memcpy(bits.data(), &mask.sin6_addr, 16);
-    out.prefix = prefix_bits(bits.data(), bits.size());
-    return out;
-  }
-  return std::nullopt;
-}
-
-Result<std::vector<Interface>> list_interfaces(bool ipv6) {
-  ifaddrs* raw = nullptr;
-  if (::getifaddrs(&raw) != 0) {
-    return system_error(Code::kIo, errno, "Cannot list the network interfaces");
-  }
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> list(raw, ::freeifaddrs);
-  std::vector<Interface> out;
-  for (const ifaddrs* entry = list.get(); entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) {
-      continue;
-    }
-    const std::optional<Candidate> candidate = candidate_of(entry->ifa_addr, entry->ifa_netmask);
-    if (candidate && (ipv6 || candidate->family == 4)) {
-      out.push_back({entry->ifa_name, *candidate});
-    }
-  }
-  return out;
-}
-
-// Bridges of container and VM hosts: every host has the same address there.
-bool is_bridge(std::string_view name) {
-  return name.starts_with("docker") || name.starts_with("virbr") || name.starts_with("br-") ||
-         name.starts_with("cni") || name.starts_with("lxc");
-}
-
-// The address that this host would send from to reach the target; connect() of a UDP socket asks
-// the routing table and sends nothing.
-std::vector<Candidate> routed_addresses(const std::string& target) {
-  std::vector<Candidate> out;
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* raw = nullptr;
-  if (target.empty() || ::getaddrinfo(target.c_str(), "9", &hints, &raw) != 0) {
-    return out;
-  }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(raw, ::freeaddrinfo);
-  for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
-    const Fd probe(::socket(entry->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    SocketAddress from;
-    from.bytes = sizeof(from.storage);
-    auto* address = reinterpret_cast<sockaddr*>(&from.storage);
-    if (probe.valid() && ::connect(probe.get(), entry->ai_addr, entry->ai_addrlen) == 0 &&
-        ::getsockname(probe.get(), address, &from.bytes) == 0) {
-      if (const std::optional<Candidate> found = candidate_of(address, nullptr)) {
-        out.push_back(*found);
-      }
-    }
-  }
-  return out;
-}
-
 // Lower is better.
-int rank_of(const Interface& interface) {
-  if (interface.candidate.loopback) {
+int rank_of(const Usable& usable) {
+  if (usable.candidate.loopback) {
     return 8;
   }
-  return (interface.routed ? 0 : 2) + (is_bridge(interface.name) ? 4 : 0) +
-         (interface.candidate.family == 4 ? 0 : 1);
+  const bool bridge = usable.interface->kind == Interface::Kind::kBridge ||
+                      usable.interface->kind == Interface::Kind::kContainerBridge;
+  return (usable.routed ? 0 : 2) + (bridge && !usable.routed ? 4 : 0) +
+         (usable.candidate.family == 4 ? 0 : 1);
 }
 
-bool same_subnet(const Candidate& a, const Candidate& b) {
-  if (a.family != b.family || a.loopback || b.loopback) {
-    return false;
-  }
-  const unsigned bits = std::min<unsigned>(a.prefix, a.family == 4 ? 32 : 128);
-  for (unsigned bit = 0; bit < bits; ++bit) {
-    const unsigned shift = 7 - bit % 8;
-    if (((a.ip[bit / 8] >> shift) & 1) != ((b.ip[bit / 8] >> shift) & 1)) {
-      return false;
+// 127.0.1.1 and other loopback aliases mislead; one of each family is enough.
+bool is_alias(const IpAddress& address) {
+  return address.loopback && address.family == 4 &&
+         address.ip != std::array<std::uint8_t, 16>{127, 0, 0, 1};
+}
+
+// Of all interfaces those addresses that may be used. Loopback stays whatever the filter says: it
+// never leaves the host.
+std::vector<Usable> usable_addresses(const std::vector<Interface>& all,
+                                     const InterfaceFilter& filter, bool ipv6) {
+  std::vector<Usable> out;
+  std::uint8_t number = 0;
+  for (const Interface& interface : all) {
+    const bool loopback = interface.kind == Interface::Kind::kLoopback;
+    if (const char* why = loopback ? nullptr : unfit(interface, filter)) {
+      log(LogLevel::kDebug, "tcp", "interface {} is not used: {}", interface.name, why);
+      continue;
     }
+    for (const IpAddress& address : interface.addresses) {
+      if (interface.up && (ipv6 || address.family == 4) && !is_alias(address)) {
+        Candidate candidate;
+        static_cast<IpAddress&>(candidate) = address;
+        candidate.interface = number;
+        out.push_back({&interface, candidate});
+      }
+    }
+    ++number;
   }
-  return bits > 0;
+  return out;
 }
 
 }  // namespace
@@ -178,8 +95,9 @@ std::vector<std::byte> encode_address(const Address& address) {
     at[0] = std::byte{candidate.family};
     at[1] = std::byte{candidate.prefix};
     at[2] = static_cast<std::byte>(candidate.loopback);
-    std::memcpy(at + 3, &candidate.port, 2);
-    std::memcpy(at + 5, candidate.ip.data(), 16);
+    at[3] = std::byte{candidate.interface};
+    std::memcpy(at + 4, &candidate.port, 2);
+    std::memcpy(at + 6, candidate.ip.data(), 16);
   }
   return out;
 }
@@ -210,8 +128,9 @@ Result<Address> decode_address(std::span<const std::byte> bytes) {
     candidate.family = std::to_integer<std::uint8_t>(at[0]);
     candidate.prefix = std::to_integer<std::uint8_t>(at[1]);
     candidate.loopback = at[2] != std::byte{0};
-    std::memcpy(&candidate.port, at + 3, 2);
-    std::memcpy(candidate.ip.data(), at + 5, 16);
+    candidate.interface = std::to_integer<std::uint8_t>(at[3]);
+    std::memcpy(&candidate.port, at + 4, 2);
+    std::memcpy(candidate.ip.data(), at + 6, 16);
     if ((candidate.family != 4 && candidate.family != 6) || candidate.port == 0) {
       return broken(fmt::format("candidate {} has family {} and port {}", i, candidate.family,
                                 candidate.port));
@@ -221,77 +140,44 @@ Result<Address> decode_address(std::span<const std::byte> bytes) {
   return out;
 }
 
-InterfaceFilter InterfaceFilter::parse(std::string_view text) {
-  InterfaceFilter out;
-  if (text.starts_with('^')) {
-    out.exclude = true;
-    text.remove_prefix(1);
-  }
-  while (!text.empty()) {
-    const std::size_t comma = text.find(',');
-    const std::string_view name = text.substr(0, comma);
-    if (!name.empty()) {
-      out.names.emplace_back(name);
-    }
-    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
-  }
-  return out;
-}
-
-bool InterfaceFilter::allows(std::string_view name) const {
-  if (names.empty()) {
-    return true;
-  }
-  const bool listed = std::any_of(names.begin(), names.end(), [&](std::string_view pattern) {
-    return pattern.ends_with('*') ? name.starts_with(pattern.substr(0, pattern.size() - 1))
-                                  : name == pattern;
-  });
-  return listed != exclude;
-}
-
 Result<Address> local_address(const InterfaceFilter& filter, const std::string& route_target,
                               std::uint16_t port, bool ipv6) {
-  ISTHMUS_ASSIGN(std::vector<Interface> found, list_interfaces(ipv6));
+  ISTHMUS_ASSIGN(const std::vector<Interface> all, probe_interfaces());
   std::vector<std::string> names;
-  for (const Interface& interface : found) {
-    if (std::find(names.begin(), names.end(), interface.name) == names.end()) {
+  bool passed = filter.names.empty() || filter.exclude;
+  for (const Interface& interface : all) {
+    if (interface.up) {
       names.push_back(interface.name);
+      passed |= filter.allows(interface.name);
     }
   }
-  // Loopback stays whatever the filter says: it never leaves the host.
-  std::erase_if(found, [&](const Interface& interface) {
-    return !interface.candidate.loopback && !filter.allows(interface.name);
-  });
-  if (!filter.names.empty() && !filter.exclude &&
-      std::none_of(names.begin(), names.end(), [&](const auto& n) { return filter.allows(n); })) {
+  if (!passed) {
     return Error{
         .code = Code::kInvalidArgument,
         .message = fmt::format("ISTHMUS_IFACE asks for {}, but the interfaces that are up are {}.",
                                fmt::join(filter.names, ", "), fmt::join(names, ", "))};
   }
-  // 127.0.1.1 and other loopback aliases mislead; one of each family is enough.
-  std::erase_if(found, [](const Interface& interface) {
-    const Candidate& c = interface.candidate;
-    return c.loopback && c.family == 4 && c.ip != std::array<std::uint8_t, 16>{127, 0, 0, 1};
-  });
-  for (const Candidate& routed : routed_addresses(route_target)) {
-    for (Interface& interface : found) {
-      interface.routed |=
-          interface.candidate.family == routed.family && interface.candidate.ip == routed.ip;
+  std::vector<Usable> found = usable_addresses(all, filter, ipv6);
+  for (const IpAddress& routed : routed_addresses(route_target)) {
+    for (Usable& usable : found) {
+      usable.routed |= usable.candidate.family == routed.family && usable.candidate.ip == routed.ip;
     }
   }
   std::stable_sort(found.begin(), found.end(),
-                   [](const Interface& a, const Interface& b) { return rank_of(a) < rank_of(b); });
+                   [](const Usable& a, const Usable& b) { return rank_of(a) < rank_of(b); });
   if (found.empty()) {
     return Error{.code = Code::kResource,
                  .message = "No network interface with an IP address is up, not even loopback."};
   }
   Address out;
   out.host = host_identity();
-  for (Interface& interface : found) {
-    interface.candidate.port = port;
+  for (Usable& usable : found) {
+    usable.candidate.port = port;
     if (out.candidates.size() < kCandidatesMax) {
-      out.candidates.push_back(interface.candidate);
+      out.candidates.push_back(usable.candidate);
+      log(LogLevel::kInfo, "tcp", "listens at {} of {} ({}, {} Mbit/s{})",
+          to_string(usable.candidate), usable.interface->name, kind_name(usable.interface->kind),
+          usable.interface->speed_mbps, usable.routed ? ", routes to the rendezvous" : "");
     }
   }
   return out;

@@ -1,26 +1,22 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <sys/socket.h>
 
 #include "base/result.h"
+#include "transport/tcp/interfaces.h"
 
 namespace isthmus::tcp {
 
 // One way to reach a rank.
-struct Candidate {
-  std::uint8_t family = 4;  // 4 or 6
-  std::uint8_t prefix = 0;  // bits of the network part
-  bool loopback = false;    // works on the same host only
+struct Candidate : IpAddress {
   std::uint16_t port = 0;
-  std::array<std::uint8_t, 16> ip{};  // network order; IPv4 uses the first four
+  std::uint8_t interface = 0;  // addresses of one interface of a rank have the same number
 
   bool operator==(const Candidate&) const = default;
 };
@@ -37,20 +33,11 @@ inline constexpr std::size_t kCandidatesMax = 32;
 std::vector<std::byte> encode_address(const Address& address);
 Result<Address> decode_address(std::span<const std::byte> bytes);
 
-// The interfaces to use: "" all that are up, "eth0,ib0" these, "^docker0" all but these. Also
-// accepts a prefix ending in '*'.
-struct InterfaceFilter {
-  std::vector<std::string> names;
-  bool exclude = false;
-
-  static InterfaceFilter parse(std::string_view text);
-  bool allows(std::string_view name) const;
-};
-
-// The usable addresses of this host: interfaces that are up and allowed, the one that routes to
-// `route_target` first (a host name or address; "" none; resolving it may ask the name service),
-// container bridges late, loopback last. Never 127.0.1.1 or an IPv6 link-local address. With a
-// filter that no interface passes: kInvalidArgument, naming those that exist.
+// The usable addresses of this host: interfaces that are up, have a link and are allowed, the one
+// that routes to `route_target` first (a host name or address; "" none; resolving it may ask the
+// name service), bridges late, loopback last. Never 127.0.1.1, an IPv6 link-local address or,
+// unless it is asked for by name, a bridge of containers. With a filter that no interface passes:
+// kInvalidArgument, naming those that exist. What is taken and left out is logged (info, debug).
 Result<Address> local_address(const InterfaceFilter& filter, const std::string& route_target,
                               std::uint16_t port, bool ipv6);
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -30,8 +31,9 @@ Connector::Connector(LaneShared* shared, const Fd* epoll, std::function<Lane&(in
 Result<std::unique_ptr<Connector>> Connector::create(LaneShared* shared, const Fd* epoll,
                                                      std::function<Lane&(int)> lane_of) {
   std::unique_ptr<Connector> out(new Connector(shared, epoll, std::move(lane_of)));
-  ISTHMUS_ASSIGN(out->listener_, open_listener());
   const TcpOptions& options = shared->options;
+  ISTHMUS_ASSIGN(const PortRange ports, PortRange::parse(options.ports));
+  ISTHMUS_ASSIGN(out->listener_, open_listener(ports, static_cast<unsigned>(options.rank)));
   ISTHMUS_ASSIGN(out->address_,
                  local_address(InterfaceFilter::parse(options.interfaces), options.route_target,
                                out->listener_.port, out->listener_.ipv6));
@@ -81,6 +83,23 @@ Status Connector::set_address(int peer, std::span<const std::byte> bytes) {
   return {};
 }
 
+// The peer is on another host and none of its addresses leads out of that.
+Error Connector::unreachable(int peer, const Address& theirs) const {
+  std::vector<std::string> found;
+  found.reserve(theirs.candidates.size());
+  for (const Candidate& candidate : theirs.candidates) {
+    found.push_back(to_string(candidate));
+  }
+  return {.code = Code::kTimeout,
+          .culprit = peer,
+          .message = fmt::format(
+              "World rank {} is on another machine or in another network namespace and cannot be "
+              "reached from rank {}: only loopback was found there ({}). Bring an interface up, or "
+              "name one with ISTHMUS_IFACE that is left out by default (a bridge of containers, a "
+              "port without a link).",
+              peer, shared_->options.rank, fmt::join(found, ", "))};
+}
+
 void Connector::want(int peer, bool urgent) {
   const auto found = meetings_.find(peer);
   Meeting* meeting = found == meetings_.end() ? &meetings_[peer] : &found->second;
@@ -98,6 +117,10 @@ void Connector::want(int peer, bool urgent) {
         Deadline::after_ns(now, shared_->options.connect_timeout_ms * kNsPerMs).at_ns();
     meeting->retry_ns = now + kPatienceNs;
     meeting->order = connect_order(address_, known->second);
+    if (meeting->order.empty() && meeting->accepted < 0) {
+      give_up(peer, unreachable(peer, known->second));
+      return;
+    }
     arm_timer();
   }
   const bool untried = meeting->next == 0 && meeting->backoff_ns == 0;

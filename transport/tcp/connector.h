@@ -106,6 +106,7 @@ class Connector {
   void welcome_next(int peer);
   void finish_meeting(int peer, Fd fd);
   void give_up(int peer, Error why);
+  Error unreachable(int peer, const Address& theirs) const;
 
   // dial.cc: our calls.
   void dial(int peer, Meeting* meeting);

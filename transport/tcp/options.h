@@ -12,6 +12,7 @@ struct TcpOptions {
   std::uint64_t incarnation = 0;  // nonce of this run of the job; connections of others are dropped
   std::uint64_t config = 0;       // hash of what all ranks must agree on, compared at the handshake
   std::string interfaces;         // ISTHMUS_IFACE: "", "eth0,ib0" or "^docker0"
+  std::string ports;              // ISTHMUS_PORT_RANGE: "" any, or "20000-20100"
   std::string route_target;       // host of the rendezvous: the interface that reaches it is first
   std::int64_t connect_timeout_ms = 60'000;  // for reaching a peer's machine
   bool checksums = false;                    // ISTHMUS_CRC

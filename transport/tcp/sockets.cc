@@ -1,12 +1,16 @@
 #include "transport/tcp/sockets.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "base/log.h"
@@ -45,6 +49,9 @@ Result<Fd> open_socket(int family) {
 }
 
 Status bind_and_listen(const Fd& fd, const SocketAddress& any) {
+  // A chosen port must not stay closed for the minute in which connections of an earlier job end.
+  // Of two that listen the second still fails.
+  set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR");
   const auto* address = reinterpret_cast<const sockaddr*>(&any.storage);
   if (::bind(fd.get(), address, any.bytes) != 0) {
     return system_error(Code::kIo, errno, "Cannot bind a TCP socket to " + to_string(any));
@@ -77,17 +84,21 @@ void ask_for_congestion_control(const Fd& fd) {
   }
 }
 
-}  // namespace
-
-Result<Listener> open_listener() {
+Result<Listener> listen_at(std::uint16_t port) {
   Listener out;
   Candidate any;
   any.family = 6;
+  any.port = port;
   Result<Fd> six = open_socket(AF_INET6);
-  if (six.ok() && set_int(*six, IPPROTO_IPV6, IPV6_V6ONLY, 0, "IPV6_V6ONLY") &&
-      bind_and_listen(*six, socket_address(any)).ok()) {
+  if (six.ok() && set_int(*six, IPPROTO_IPV6, IPV6_V6ONLY, 0, "IPV6_V6ONLY")) {
+    const Status listening = bind_and_listen(*six, socket_address(any));
+    if (!listening.ok() && listening.error().sys_errno == EADDRINUSE) {
+      return listening.error();
+    }
+    out.ipv6 = listening.ok();
+  }
+  if (out.ipv6) {
     out.fd = std::move(*six);
-    out.ipv6 = true;
   } else {
     any.family = 4;
     ISTHMUS_ASSIGN(out.fd, open_socket(AF_INET));
@@ -95,6 +106,64 @@ Result<Listener> open_listener() {
   }
   ISTHMUS_ASSIGN(out.port, bound_port(out.fd));
   return out;
+}
+
+}  // namespace
+
+Result<PortRange> PortRange::parse(std::string_view text) {
+  PortRange out;
+  if (text.empty()) {
+    return out;
+  }
+  const std::size_t dash = std::min(text.find('-'), text.size());
+  const auto read = [](std::string_view digits, std::uint16_t* port) {
+    const auto [end, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), *port);
+    return failed == std::errc() && end == digits.data() + digits.size() && *port > 0;
+  };
+  const bool fine = dash < text.size() && read(text.substr(0, dash), &out.first) &&
+                    read(text.substr(dash + 1), &out.last) && out.first <= out.last;
+  if (!fine) {
+    return Error{.code = Code::kInvalidArgument,
+                 .message = fmt::format("ISTHMUS_PORT_RANGE is '{}', expected two ports from 1 to "
+                                        "65535, the smaller first, as in 20000-20100.",
+                                        text)};
+  }
+  return out;
+}
+
+Result<Listener> open_listener(PortRange range, unsigned seed) {
+  if (range.first == 0) {
+    return listen_at(0);
+  }
+  const unsigned count = 1U + range.last - range.first;
+  for (unsigned i = 0; i < count; ++i) {
+    const auto port = static_cast<std::uint16_t>(range.first + (seed + i) % count);
+    Result<Listener> listener = listen_at(port);
+    // A port that this user may not have is as good as a busy one.
+    const bool taken = !listener.ok() && (listener.error().sys_errno == EADDRINUSE ||
+                                          listener.error().sys_errno == EACCES);
+    if (!taken) {
+      return listener;
+    }
+  }
+  return Error{.code = Code::kResource,
+               .message = fmt::format("None of the {} ports of ISTHMUS_PORT_RANGE={}-{} is free; "
+                                      "each rank of a node needs one. Enlarge the range.",
+                                      count, range.first, range.last)};
+}
+
+void raise_descriptor_limit(std::size_t needed) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) {
+    return;
+  }
+  const rlim_t before = limit.rlim_cur;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, needed);
+  const bool raised = limit.rlim_cur > before && ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
+  const bool enough = raised && limit.rlim_cur >= needed;
+  log(enough ? LogLevel::kDebug : LogLevel::kInfo, "tcp",
+      "limit of open descriptors: {} before, {} now, {} for connections to all ranks", before,
+      raised ? limit.rlim_cur : before, needed);
 }
 
 Result<Fd> accept_one(const Fd& listener) {

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/fd.h"
 #include "base/result.h"
@@ -18,7 +20,22 @@ struct Listener {
   bool ipv6 = false;  // dual stack; false: the host has no IPv6 and this listens on IPv4 alone
 };
 
-Result<Listener> open_listener();
+// Ports to listen at, both ends included; first 0: any free one.
+struct PortRange {
+  std::uint16_t first = 0;
+  std::uint16_t last = 0;
+
+  // "", or "20000-20100".
+  static Result<PortRange> parse(std::string_view text);
+};
+
+// Takes the first free port of the range, beginning at the one that `seed` names, so that ranks of
+// a node seldom ask for the same one. A port found is held from then on.
+Result<Listener> open_listener(PortRange range = {}, unsigned seed = 0);
+
+// Raises the soft limit of open descriptors, up to the hard one, when it is below `needed`. A limit
+// that stays below is logged: most ranks never talk to all others.
+void raise_descriptor_limit(std::size_t needed);
 
 // The next connection in the listener's queue; an invalid Fd when there is none now.
 Result<Fd> accept_one(const Fd& listener);

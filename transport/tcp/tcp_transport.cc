@@ -11,6 +11,7 @@
 #include "base/fork.h"
 #include "transport/tcp/connector.h"
 #include "transport/tcp/lane.h"
+#include "transport/tcp/sockets.h"
 
 namespace isthmus {
 namespace {
@@ -20,6 +21,8 @@ constexpr int kEventsMax = 64;
 // is read: other transports may be what the caller polls for. Every so many polls epoll is asked
 // all the same, for connections, notices, deaths and timers. A power of two.
 constexpr std::uint32_t kDirectPolls = 16;
+// Descriptors for all but connections: files of the program, shared memory, bells.
+constexpr std::size_t kDescriptorsSpared = 512;
 constexpr std::int64_t kSilenceCheckNs = 5'000'000'000;
 
 }  // namespace
@@ -38,6 +41,7 @@ Result<std::unique_ptr<TcpTransport>> TcpTransport::create(const TcpOptions& opt
                                         options.size)};
   }
   install_fork_handlers();
+  tcp::raise_descriptor_limit(kDescriptorsSpared + static_cast<std::size_t>(options.size));
   std::unique_ptr<TcpTransport> out(new TcpTransport(options));
   const int epoll = ::epoll_create1(EPOLL_CLOEXEC);
   if (epoll < 0) {
