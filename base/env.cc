@@ -116,6 +116,7 @@ std::uint64_t Env::schedule_hash() const {
   std::uint64_t hash = hash_bytes(ALGO);
   hash = hash_combine(hash, static_cast<std::uint64_t>(STAGING_MB));
   hash = hash_combine(hash, SHM ? 1 : 0);
+  hash = hash_combine(hash, DETERMINISTIC ? 1 : 0);
   return hash_combine(hash, static_cast<std::uint64_t>(HEAP_GB + 1));
 }
 

@@ -94,8 +94,8 @@ Result<std::string> collect(const RankCard& mine, const std::string& tuning, int
           .code = Code::kMismatch,
           .culprit = rank,
           .message = fmt::format("rank {} and rank {} have different ISTHMUS_ALGO, "
-                                 "ISTHMUS_STAGING_MB or ISTHMUS_SHM: export the same values "
-                                 "to all ranks",
+                                 "ISTHMUS_STAGING_MB, ISTHMUS_SHM, ISTHMUS_HEAP_GB or "
+                                 "ISTHMUS_DETERMINISTIC: export the same values to all ranks",
                                  rank, mine.rank)};
     }
     table.push_back(*text);

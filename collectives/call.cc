@@ -23,6 +23,16 @@ bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_by
   return first < second + b_bytes && second < first + a_bytes;
 }
 
+// Of a call with several operands on this rank.
+std::string why_inputs_refused(const Call& call, std::uint32_t rank, std::uint32_t ranks) {
+  if (!op_traits(call.op).reduces) {
+    return fmt::format("{} operands, expected one: it reduces nothing", call.inputs.size());
+  }
+  const bool missing = std::any_of(call.inputs.begin(), call.inputs.end(),
+                                   [](const void* input) { return input == nullptr; });
+  return missing && input_bytes(call, rank, ranks) > 0 ? "a buffer is null" : "";
+}
+
 std::string why_counts_refused(const Call& call, std::uint32_t rank, std::uint32_t ranks) {
   const bool both = call.op == OpKind::kAllToAll;
   if (!both && call.op != OpKind::kAllGather && call.op != OpKind::kReduceScatter) {
@@ -94,14 +104,17 @@ std::uint32_t signature_of(const Call& call) {
       hash = mix64(hash ^ count);
     }
   }
+  if (operands_of(call) != 1) {
+    hash = mix64(hash ^ operands_of(call));
+  }
   return static_cast<std::uint32_t>(hash);
 }
 
 std::uint64_t announced_count(const Call& call) {
   if (call.counts.empty()) [[likely]] {
-    return call.count;
+    return call.count * operands_of(call);
   }
-  return lengths_unknown(call) ? kCountVaries : total(call.counts);
+  return lengths_unknown(call) ? kCountVaries : total(call.counts) * operands_of(call);
 }
 
 std::string why_refused(const Call& call, std::uint32_t rank, std::uint32_t ranks) {
@@ -124,7 +137,14 @@ std::string why_refused(const Call& call, std::uint32_t rank, std::uint32_t rank
   if (largest_count(call) > most) {
     return fmt::format("{} elements overflow the address space", largest_count(call));
   }
-  const bool no_input = takes_part(traits.input, call, rank) && call.input == nullptr;
+  if (!call.inputs.empty()) {
+    std::string why = why_inputs_refused(call, rank, ranks);
+    if (!why.empty()) {
+      return why;
+    }
+  }
+  const bool no_input =
+      takes_part(traits.input, call, rank) && call.inputs.empty() && call.input == nullptr;
   const bool no_output = takes_part(traits.output, call, rank) && call.output == nullptr;
   if ((no_input && input_bytes(call, rank, ranks) > 0) ||
       (no_output && output_bytes(call, rank, ranks) > 0)) {

@@ -41,7 +41,16 @@ struct Call {
   double factor = 1.0;    // PREMUL_SUM: of this rank; other ranks may have another
   std::span<const std::size_t> counts = {};
   std::span<const std::size_t> output_counts = {};
+
+  // Several operands of this rank (all_reduce, reduce, reduce_scatter), each as `input`, which is
+  // ignored then. All ranks bring as many. The output may be one of them.
+  std::span<const void* const> inputs = {};
 };
+
+// Operands that this rank brings to a reduction.
+inline std::size_t operands_of(const Call& call) {
+  return call.inputs.empty() ? 1 : call.inputs.size();
+}
 
 // Whether each rank knows only the lengths of its own blocks.
 bool lengths_unknown(const Call& call);
@@ -63,10 +72,11 @@ std::size_t output_bytes(const Call& call, std::uint32_t rank, std::uint32_t ran
 // First byte of each block and, last, the end.
 std::vector<std::size_t> starts_of(std::span<const std::size_t> counts, std::size_t element_bytes);
 
-// Hash of all that ranks must agree on.
+// Hash of all that ranks must agree on, the number of operands included.
 std::uint32_t signature_of(const Call& call);
 
-// Count that goes beside the signature; kCountVaries where each rank has lengths of its own.
+// Count that goes beside the signature, of all operands of a rank; kCountVaries where each rank has
+// lengths of its own.
 std::uint64_t announced_count(const Call& call);
 
 // Why a rank cannot make this call; empty when it can.

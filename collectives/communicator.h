@@ -56,6 +56,21 @@ class ISTHMUS_API Communicator {
     return run({OpKind::kAllReduce, dtype, op, 0, input, output, count}, options);
   }
 
+  // The same of several operands of this rank; all ranks bring as many. With ISTHMUS_DETERMINISTIC
+  // the bits of a sum are those of its operands on any number of ranks (docs/determinism.md). A
+  // name of its own: a list of pointers would also pass for the one input of all_reduce.
+  Status all_reduce_contributions(std::span<const void* const> inputs, void* output,
+                                  std::size_t count, DType dtype, RedOp op,
+                                  const CallOptions& options = {}) {
+    return run({.op = OpKind::kAllReduce,
+                .dtype = dtype,
+                .red_op = op,
+                .output = output,
+                .count = count,
+                .inputs = inputs},
+               options);
+  }
+
   Status all_gather(const void* input, void* output, std::size_t count, DType dtype,
                     const CallOptions& options = {}) {
     return run({OpKind::kAllGather, dtype, RedOp::kSum, 0, input, output, count}, options);

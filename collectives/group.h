@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "collectives/algorithms/algorithm.h"
 #include "collectives/call.h"
+#include "collectives/terms.h"
 #include "collectives/tuning_table.h"
 #include "schedule/channel.h"
 #include "schedule/engine.h"
@@ -64,16 +65,19 @@ class Group {
   };
 
   Status check(const Call& call) const;
-  Result<const Plan*> find_plan(const Call& call, std::size_t bytes);
-  Payload payload_of(const Call& call, std::size_t bytes) const;
-  Result<std::shared_ptr<const Plan>> build_plan(const Call& call, const Payload& payload,
-                                                 const Topology& topology,
+  Terms terms_of(const Call& call) const;
+  Result<const Plan*> find_plan(const Call& call, const Terms& terms);
+  Payload payload_of(const Call& call, const Terms& terms) const;
+  Result<std::shared_ptr<const Plan>> build_plan(const Call& call, const Terms& terms,
+                                                 const Payload& payload, const Topology& topology,
                                                  std::string_view forced) const;
   Result<std::shared_ptr<const Plan>> plan_by_messages(const Run& run) const;
-  void bind(const Call& call, std::size_t bytes, const CallOptions& options, Run* run) const;
+  void bind(const Call& call, const Terms& terms, const CallOptions& options, Run* run) const;
+  void bind_sums(const Call& call, const Terms& terms, Run* run) const;
   bool divides_first(const Call& call) const;
-  Status premultiply(const Call& call, Run* run) const;
-  Status run_alone(const Call& call) const;
+  bool makes_operand(const Call& call, const Terms& terms) const;
+  Status make_operand(const Call& call, const Terms& terms, Run* run);
+  Status run_alone(const Call& call, const Terms& terms) const;
 
   const std::shared_ptr<void> keep_;  // shared by the world and its groups; last to go
   Engine& engine_;

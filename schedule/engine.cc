@@ -442,6 +442,7 @@ void Engine::finish(Run& run) {
   if (run.scratch.memory != nullptr) {
     scratch_.give(std::move(run.scratch));
   }
+  scratch_.give(std::move(run.operand));
   if (run.sequence - channel.finished <= kActiveMax) {
     channel.finished_above |= 1ULL << (run.sequence - channel.finished - 1);
     while ((channel.finished_above & 1) != 0) {

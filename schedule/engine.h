@@ -100,6 +100,10 @@ class Engine {
   // Ends everything; nothing starts afterwards.
   void shutdown(const Error& why);
 
+  // Memory for a run's operand, from the pool of scratch; it goes back when the run is over.
+  // Without memory where the system has none. The caller holds the baton.
+  ScratchPool::Block take_operand(std::size_t bytes) { return scratch_.take(bytes); }
+
   // Whether the ranks of the node can read these bytes of this rank in place.
   bool exposes(const void* data, std::size_t bytes) const { return node_->exposes(data, bytes); }
 
@@ -154,6 +158,7 @@ class Engine {
   bool run_local(Run& run, const Step& step);
   bool post(Run& run, std::uint32_t index);
   void complete_step(Run& run, std::uint32_t index);
+  static bool deliver(Run& run);
   void complete(Run& run);
   void finish(Run& run);
   void finish_work(Run& run);

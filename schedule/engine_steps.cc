@@ -42,8 +42,26 @@ bool Engine::advance_in_order(Run& run) {
     }
     ++run.next;
   }
-  complete(run);
+  if (deliver(run)) {
+    complete(run);
+  }
   return true;
+}
+
+// Binned sums become numbers. True when all have; else so many did that a pass over other runs is
+// due.
+bool Engine::deliver(Run& run) {
+  constexpr std::size_t kNumbersAtOnce = std::size_t{1} << 18;
+  Delivery& delivery = run.delivery;
+  if (delivery.unbin == nullptr) [[likely]] {
+    return true;
+  }
+  const std::size_t some = std::min(delivery.left, kNumbersAtOnce);
+  delivery.unbin(delivery.to, delivery.sums, some, delivery.divisor);
+  delivery.sums += some * delivery.sum_bytes;
+  delivery.to += some * delivery.number_bytes;
+  delivery.left -= some;
+  return delivery.left == 0;
 }
 
 // One step that needs no transport. False when it has to wait.
@@ -193,16 +211,15 @@ void Engine::reduce(Run& run, const Step& step) {
   const void* sources[kReduceSourcesMax];
   std::byte* const dst = locate(run, step.dst);
   const std::uint32_t count = operands(run, step, dst, sources);
-  const std::size_t elements = bytes / dtype_bytes(static_cast<DType>(run.info.dtype));
-  run.plan->reduce(dst, sources, static_cast<int>(count), elements,
-                   step.finish ? run.plan->divisor : 1);
+  run.plan->reduce(dst, sources, static_cast<int>(count), bytes / run.plan->counted_bytes,
+                   step.finish ? run.divisor : 1);
 }
 
 // Block by block: the result is in the first-level cache when it goes to the others.
 void Engine::reduce_to_all(Run& run, const Step& step, std::size_t bytes) {
   constexpr std::size_t kBlockBytes = 8192;
   const std::uint32_t local = run.channel->local;
-  const std::size_t element = dtype_bytes(static_cast<DType>(run.info.dtype));
+  const std::size_t element = run.plan->counted_bytes;
   const std::size_t offset = run.geometry.offset(step.dst.at);
   std::byte* const own = run.output + offset;
   const void* sources[kReduceSourcesMax];
@@ -210,7 +227,7 @@ void Engine::reduce_to_all(Run& run, const Step& step, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += kBlockBytes) {
     const std::size_t some = std::min(kBlockBytes, bytes - at);
     run.plan->reduce(own + at, sources, static_cast<int>(count), some / element,
-                     step.finish ? run.plan->divisor : 1);
+                     step.finish ? run.divisor : 1);
     for (std::uint32_t i = 0; i < count; ++i) {
       sources[i] = static_cast<const std::byte*>(sources[i]) + some;
       if (i != local) {
@@ -460,7 +477,9 @@ bool Engine::advance_dataflow(Run& run) {
     }
   }
   if (run.state == Run::State::kActive && run.left == 0) {
-    complete(run);
+    if (deliver(run)) {
+      complete(run);
+    }
     moved = true;
   }
   return moved;

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/result.h"
+#include "kernels/binned.h"
 #include "kernels/reduce.h"
 #include "schedule/geometry.h"
 #include "schedule/schedule.h"
@@ -27,8 +28,19 @@ struct Channel;
 struct Plan {
   Schedule schedule;
   ReduceFn reduce = nullptr;           // null where the schedule reduces nothing
-  std::int32_t divisor = 1;            // of the finishing reduction: ranks for AVG
+  std::size_t counted_bytes = 1;       // of what `reduce` counts: elements, or binned sums
   mutable std::uint32_t borrowed = 0;  // synchronous runs that use it now; under the baton
+};
+
+// Binned sums that become the caller's result when the steps are done, some of them in each pass.
+struct Delivery {
+  UnbinFn unbin = nullptr;  // null: the steps write the caller's output themselves
+  const std::byte* sums = nullptr;
+  std::byte* to = nullptr;
+  std::size_t sum_bytes = 0;
+  std::size_t number_bytes = 0;
+  std::size_t left = 0;  // numbers
+  std::int32_t divisor = 1;
 };
 
 // One execution of a plan on one channel. Lives on the stack of a synchronous caller or in the
@@ -42,10 +54,12 @@ struct Run {
   std::shared_ptr<const Plan> keep;  // asynchronous: the cache may drop the plan meanwhile
   OperationInfo info;
   const std::byte* input = nullptr;
-  std::unique_ptr<std::byte[]> scaled_input;  // PREMUL_SUM: what `input` points to
+  ScratchPool::Block operand;  // where this rank's operand is made beforehand: `input` is there
   std::byte* output = nullptr;
   Geometry geometry;
   std::unique_ptr<const Uneven> uneven;  // null where all ranks' blocks have one length
+  std::int32_t divisor = 1;  // of the finishing reduction: the number of operands for AVG
+  Delivery delivery;
   std::int64_t timeout_ms = 0;
   WorkRef work;                               // null for a synchronous run
   const KeepWaiting* keep_waiting = nullptr;  // of a synchronous run, where its caller has one

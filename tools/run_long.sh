@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make long`: what takes longer than a change should wait for; more than an hour on 2 cores.
-#   STAGES="name..."  runs only these: pip torch wheels python engines multiprocess soak kills shaped clang
+#   STAGES="name..."  runs only these: pip torch wheels python engines multiprocess determinism soak kills shaped clang
 #   SOAK_S            seconds of each of the four soaks (default 90)
 #   REPEAT            how often each multi-process test runs (default 10)
 #   JOBS              compilers at once (default 2)
@@ -9,7 +9,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 source tools/stages.sh
 readonly JOBS=${JOBS:-2} SOAK_S=${SOAK_S:-90} REPEAT=${REPEAT:-10}
-readonly STAGES=${STAGES:-pip torch wheels python engines multiprocess soak kills shaped clang}
+readonly STAGES=${STAGES:-pip torch wheels python engines multiprocess determinism soak kills shaped clang}
 readonly PYTHON=${PYTHON:-.venv/bin/python}
 readonly KILLS=10
 
@@ -58,6 +58,11 @@ if wanted multiprocess; then
   stage "build" build
   stage "multi-process tests, $REPEAT times" repeated
 fi
+if wanted determinism; then
+  stage "build" build
+  stage "24 operands, 100 shuffles" env DETERMINISM_SHUFFLES=100 \
+    build/dev/tests/multiprocess_determinism_test --gtest_filter='*SameBits*'
+fi
 if wanted soak; then
   stage "soak, one node" "$PYTHON" tests/long/soak.py --seconds "$SOAK_S"
   stage "soak, two nodes" "$PYTHON" tests/long/soak.py --seconds "$SOAK_S" --nodes aabb
@@ -74,7 +79,7 @@ wanted wheels && stage "a wheel for two releases of torch" env PYTHON="$PYTHON" 
 wanted clang && stage "clang" clang
 wanted shaped && stage "shaped table" env PYTHON="$PYTHON" tests/long/shaped_table.sh
 if ((passed + failed + skipped == 0)); then
-  echo "long: STAGES='$STAGES' names no stage of: pip torch wheels python engines multiprocess soak kills shaped clang" >&2
+  echo "long: STAGES='$STAGES' names no stage of: pip torch wheels python engines multiprocess determinism soak kills shaped clang" >&2
   exit 2
 fi
 summary long
