@@ -14,13 +14,14 @@ namespace isthmus::conformance {
 // Ranks in one process that talk over loopback.
 class TcpWorld final : public World {
  public:
-  TcpWorld(int ranks, bool checksums) {
+  TcpWorld(int ranks, bool checksums, int flows) {
     for (int rank = 0; rank < ranks; ++rank) {
       TcpOptions options;
       options.rank = rank;
       options.size = ranks;
       options.incarnation = 0x1234;
       options.checksums = checksums;
+      options.flows = flows;
       Result<std::unique_ptr<TcpTransport>> transport = TcpTransport::create(options);
       EXPECT_TRUE(transport.ok()) << transport.error().message;
       transports_.push_back(std::move(transport).value());
@@ -40,16 +41,17 @@ class TcpWorld final : public World {
 };
 
 inline std::vector<Factory> tcp_factories() {
-  const auto factory = [](const char* name, bool checksums) {
+  const auto factory = [](const char* name, bool checksums, int flows) {
     Factory made;
     made.name = name;
-    made.make = [checksums](int ranks, std::uint64_t /*seed*/) {
-      return std::make_unique<TcpWorld>(ranks, checksums);
+    made.make = [checksums, flows](int ranks, std::uint64_t /*seed*/) {
+      return std::make_unique<TcpWorld>(ranks, checksums, flows);
     };
     made.eager_bytes_max = 8192;
     return made;
   };
-  return {factory("tcp", false), factory("tcp_checksums", true)};
+  return {factory("tcp", false, 1), factory("tcp_checksums", true, 1),
+          factory("tcp_flows", false, 3), factory("tcp_flows_checksums", true, 4)};
 }
 
 }  // namespace isthmus::conformance

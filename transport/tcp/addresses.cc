@@ -225,6 +225,25 @@ SocketAddress socket_address(const Candidate& candidate) {
   return out;
 }
 
+IpAddress ip_of(const SocketAddress& address) {
+  IpAddress out;
+  if (address.storage.ss_family == AF_INET) {
+    sockaddr_in in{};
+    std::memcpy(&in, &address.storage, sizeof(in));
+    std::memcpy(out.ip.data(), &in.sin_addr, 4);
+  } else {
+    sockaddr_in6 in{};
+    std::memcpy(&in, &address.storage, sizeof(in));
+    const bool four = IN6_IS_ADDR_V4MAPPED(&in.sin6_addr);
+    out.family = four ? 4 : 6;
+    std::memcpy(out.ip.data(), &in.sin6_addr.s6_addr[four ? 12 : 0], four ? 4 : 16);
+  }
+  out.loopback = out.family == 4 ? out.ip[0] == 127
+                                 : out.ip == std::array<std::uint8_t, 16>{0, 0, 0, 0, 0, 0, 0, 0,
+                                                                          0, 0, 0, 0, 0, 0, 0, 1};
+  return out;
+}
+
 std::string to_string(const Candidate& candidate) {
   return to_string(socket_address(candidate));
 }

@@ -52,6 +52,9 @@ struct SocketAddress {
 
 SocketAddress socket_address(const Candidate& candidate);
 
+// Without prefix; IPv4 that came through a dual-stack socket is IPv4.
+IpAddress ip_of(const SocketAddress& address);
+
 // "192.0.2.2:4711" or "[fd00::2]:4711".
 std::string to_string(const Candidate& candidate);
 std::string to_string(const SocketAddress& address);

@@ -42,6 +42,7 @@ bool Connector::send_frame(const Handshake& handshake, FrameType type, std::uint
   header.sender = static_cast<std::uint32_t>(shared_->options.rank);
   header.payload_bytes = static_cast<std::uint32_t>(payload.size());
   header.chunk = reason;
+  header.rail = handshake.flow;
   if (shared_->options.checksums) {
     seal(&header, payload);
   }
@@ -112,6 +113,10 @@ void Connector::on_bytes(int slot) {
       }
       break;
     case Phase::kWelcomed:
+      if (frame_type(header) == FrameType::kStart && handshake.flow > 0) {
+        finish_flow(slot);
+        return;
+      }
       if (frame_type(header) == FrameType::kStart) {
         const int peer = handshake.peer;
         Fd fd = std::move(handshake.fd);
@@ -160,8 +165,12 @@ void Connector::on_broken(int slot, const std::string& what) {
       break;
   }
   const int peer = handshake.peer;
+  const bool further = handshake.flow > 0;
   log(LogLevel::kDebug, "tcp", "a call from rank {} failed: {}", peer, what);
   drop_slot(slot);
+  if (further) {
+    return;
+  }
   Meeting& meeting = meetings_[peer];
   meeting.accepted = -1;
   if (!meeting.wanted && meeting.dialled < 0) {
@@ -203,6 +212,10 @@ void Connector::on_hello(int slot) {
     return;
   }
   const int peer = static_cast<int>(theirs.sender);
+  if (const FrameHeader header = header_of(handshake); header.rail > 0) {
+    on_flow_hello(slot, peer, header.rail);
+    return;
+  }
   const Lane& lane = lane_of_(peer);
   if (lane.over() || lane.connected()) {
     reject(slot, lane.over() ? kRejectForGood : kRejectNotNow,

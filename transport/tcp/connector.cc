@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::int64_t kNsPerMs = 1'000'000;
 constexpr std::int64_t kFastTickNs = 10 * kNsPerMs;    // while somebody is connecting
+constexpr std::int64_t kRetryTickNs = 200 * kNsPerMs;  // while a flow is to be called again
 constexpr std::int64_t kSlowTickNs = 5000 * kNsPerMs;  // to look for silent machines
 // How long a lane that only receives waits for the sender's call.
 constexpr std::int64_t kPatienceNs = 20 * kNsPerMs;
@@ -44,7 +45,6 @@ Result<std::unique_ptr<Connector>> Connector::create(LaneShared* shared, const F
   out->timer_ = Fd(timer);
   ISTHMUS_TRY(out->watch(out->listener_.fd, EPOLLIN, watch_key(Watched::kListener, 0, 0)));
   ISTHMUS_TRY(out->watch(out->timer_, EPOLLIN, watch_key(Watched::kTimer, 0, 0)));
-  out->timer_fast_ = true;  // so that arm_timer() sets the slow tick
   out->arm_timer();
   return out;
 }
@@ -64,11 +64,11 @@ Status Connector::watch(const Fd& fd, std::uint32_t events, std::uint64_t key) {
 
 void Connector::arm_timer() {
   const bool fast = !idle() || listener_paused_;
-  if (fast == timer_fast_) {
+  const std::int64_t tick = fast ? kFastTickNs : flows_missing() ? kRetryTickNs : kSlowTickNs;
+  if (tick == tick_ns_) {
     return;
   }
-  timer_fast_ = fast;
-  const std::int64_t tick = fast ? kFastTickNs : kSlowTickNs;
+  tick_ns_ = tick;
   itimerspec spec{};
   spec.it_interval.tv_sec = tick / 1'000'000'000;
   spec.it_interval.tv_nsec = tick % 1'000'000'000;
@@ -164,6 +164,7 @@ void Connector::drop_slot(int slot) {
   if (handshake->phase == Phase::kStranger) {
     --strangers_;
   }
+  flow_slots_ -= handshake->flow > 0 ? 1U : 0U;
   handshake.reset();
   free_slots_.push_back(slot);
 }
@@ -249,6 +250,7 @@ void Connector::on_timer() {
   for (const int peer : peers) {
     dial_due(peer, &meetings_[peer], now);
   }
+  call_due_flows(now);
   arm_timer();
 }
 
@@ -298,6 +300,8 @@ void Connector::give_up(int peer, Error why) {
 
 void Connector::close() {
   meetings_.clear();
+  calls_.clear();
+  flow_slots_ = 0;
   slots_.clear();
   free_slots_.clear();
   strangers_ = 0;

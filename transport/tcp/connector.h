@@ -14,6 +14,7 @@
 #include "base/fd.h"
 #include "transport/tcp/addresses.h"
 #include "transport/tcp/lane.h"
+#include "transport/tcp/rails.h"
 #include "transport/tcp/sockets.h"
 #include "transport/tcp/wire.h"
 
@@ -27,17 +28,19 @@ constexpr std::uint64_t watch_key(Watched what, std::uint32_t generation, std::u
          static_cast<std::uint64_t>(generation & 0xffffff) << 32 | index;
 }
 
-// Makes the one connection of each pair of ranks: listens, dials, shakes hands, and gives a
-// finished connection to its lane. docs/wire.md has the protocol and why both sides of a
-// simultaneous connect come to the same decision: the lower rank alone decides.
+// Makes the connections of each pair of ranks: listens, dials, shakes hands, and gives a finished
+// connection to its lane. docs/wire.md has the protocol and why both sides of a simultaneous
+// connect come to the same decision: the lower rank alone decides. Further flows are called by the
+// lower rank, when the lane asks for them, one on each rail or as many as options say.
 //
 // Bounds: kStrangersMax connections that have not said who they are, each for at most kHelloNs; one
-// dialled and one accepted connection a peer.
+// dialled and one accepted first connection a peer, kFlowsMax flows.
 // Thread rule: the transport's.
 class Connector {
  public:
   static constexpr std::size_t kStrangersMax = 256;
   static constexpr std::int64_t kHelloNs = 5'000'000'000;
+  static constexpr std::int64_t kFlowAnswerNs = 10'000'000'000;
 
   static Result<std::unique_ptr<Connector>> create(LaneShared* shared, const Fd* epoll,
                                                    std::function<Lane&(int)> lane_of);
@@ -49,13 +52,16 @@ class Connector {
   // The lane wants a connection. Idempotent.
   void want(int peer, bool urgent);
 
+  // The lane, which is connected, wants further flows. Idempotent. The higher rank waits for them.
+  void widen(int peer);
+
   void on_listener();
   void on_handshake(std::uint64_t key);
   // Reads the timer and does what is due.
   void on_timer();
 
   // Nobody is connecting: no handshake is under way.
-  bool idle() const { return meetings_.empty() && strangers_ == 0; }
+  bool idle() const { return meetings_.empty() && strangers_ == 0 && flow_slots_ == 0; }
 
   // Closes the listener and everything unfinished.
   void close();
@@ -73,6 +79,7 @@ class Connector {
     Fd fd;
     Phase phase = Phase::kStranger;
     int peer = -1;
+    std::uint8_t flow = 0;  // number of the flow to be made; 0 is the first
     std::uint32_t generation = 0;
     std::int64_t deadline_ns = Deadline::kNever;
     std::size_t got = 0;
@@ -93,6 +100,16 @@ class Connector {
     int refused_rounds = 0;  // rounds in a row in which no candidate did better
     bool refused_only = true;
     std::string last;  // what the last attempt met
+  };
+
+  // A further flow of a peer, and our calls for it.
+  struct FlowCall {
+    std::uint8_t number = 0;
+    Rail rail;
+    int slot = -1;
+    bool settled = false;  // it is there, or the peer refused it for good
+    std::int64_t retry_ns = 0;
+    std::int64_t backoff_ns = 0;
   };
 
   Connector(LaneShared* shared, const Fd* epoll, std::function<Lane&(int)> lane_of);
@@ -117,6 +134,16 @@ class Connector {
   void end_round(int peer, Meeting* meeting);
   void on_answer(int slot);
 
+  // widen.cc: further flows.
+  void call_flow(int peer, FlowCall* call);
+  void call_due_flows(std::int64_t now);
+  bool flows_missing() const;
+  FlowCall* call_of(const Handshake& handshake);
+  void flow_failed(int slot, const std::string& what);
+  void on_flow_answer(int slot);
+  void on_flow_hello(int slot, int peer, std::uint8_t number);
+  void finish_flow(int slot);
+
   // answer.cc: reading, and calls of others.
   bool read_frame(int slot);
   void on_bytes(int slot);
@@ -135,10 +162,12 @@ class Connector {
   Listener listener_;
   bool listener_paused_ = false;
   Fd timer_;
-  bool timer_fast_ = false;
+  std::int64_t tick_ns_ = 0;  // what the timer is set to
   Address address_;
   std::unordered_map<int, Address> addresses_;
   std::unordered_map<int, Meeting> meetings_;
+  std::unordered_map<int, std::vector<FlowCall>> calls_;
+  std::size_t flow_slots_ = 0;  // slots of further flows
   std::vector<std::unique_ptr<Handshake>> slots_;
   std::vector<int> free_slots_;
   std::uint32_t generation_ = 0;

@@ -77,12 +77,18 @@ void Connector::on_connected(int slot) {
   }
   // From here on the operation's own time limit decides: the machine is there, and a process that
   // computes for minutes without looking at its sockets is not dead.
+  // A further flow can be called again, and its rail may have been cut meanwhile.
   handshake.phase = Phase::kGreeted;
-  handshake.deadline_ns = Deadline::kNever;
+  handshake.deadline_ns =
+      handshake.flow > 0 ? monotonic_ns() + kFlowAnswerNs : std::int64_t{Deadline::kNever};
 }
 
 void Connector::dial_failed(int slot, int sys_errno, std::string what) {
   const int peer = slots_[static_cast<std::size_t>(slot)]->peer;
+  if (slots_[static_cast<std::size_t>(slot)]->flow > 0) {
+    flow_failed(slot, what);
+    return;
+  }
   Meeting& meeting = meetings_[peer];
   if (!meeting.order.empty() && meeting.next > 0) {
     what = to_string(meeting.order[meeting.next - 1]) + ": " + what;
@@ -138,6 +144,10 @@ void Connector::end_round(int peer, Meeting* meeting) {
 // The peer's answer to our hello is complete.
 void Connector::on_answer(int slot) {
   Handshake& handshake = *slots_[static_cast<std::size_t>(slot)];
+  if (handshake.flow > 0) {
+    on_flow_answer(slot);
+    return;
+  }
   const int peer = handshake.peer;
   const FrameHeader header = header_of(handshake);
   const std::byte* payload = handshake.in.data() + kHeaderBytes;

@@ -18,6 +18,8 @@ namespace {
 constexpr std::size_t kInlineBudget = kChunkBytes;
 // What one pump() may read and write on one lane: compute and other lanes get their turn.
 constexpr std::size_t kPumpBudget = std::size_t{1} << 20;
+// Bulk data of a pair after which further flows are opened.
+constexpr std::size_t kWidenBytes = std::size_t{1} << 20;
 // Unread bytes thrown away before a close, so that the kernel sends FIN and not RST, which could
 // overtake what the peer has not read yet.
 constexpr std::size_t kDrainBytes = std::size_t{1} << 20;
@@ -38,8 +40,21 @@ Error Lane::tag_in_use(const Tag& tag, const char* direction) const {
 }
 
 void Lane::want_connection(bool urgent) {
-  if (!fd_.valid()) {
+  if (!connected()) {
     shared_->connect(peer_, urgent);
+  }
+}
+
+// Small jobs keep one connection a pair: further flows are opened once much data has passed. The
+// lower rank opens them, so that nobody has to decide between two calls.
+void Lane::count_bulk(std::size_t bytes) {
+  if (widened_ || shared_->options.rank > peer_) {
+    return;
+  }
+  bulk_bytes_ += bytes;
+  if (bulk_bytes_ >= kWidenBytes && connected()) {
+    widened_ = true;
+    shared_->widen(peer_);
   }
 }
 
@@ -90,6 +105,7 @@ Result<Endpoint::Post> Lane::post_send(const Tag& tag, const OperationInfo& info
     out->state = Outgoing::State::kBulk;
     out->queued = true;
     bulk_.push(out);
+    count_bulk(data.size());
   } else if (data.size() <= kEagerBytes &&
              eager_sent_ + eager_cost(data.size()) - peer_freed_ <= kEagerQuota) {
     out->state = Outgoing::State::kEager;
@@ -101,6 +117,7 @@ Result<Endpoint::Post> Lane::post_send(const Tag& tag, const OperationInfo& info
     out->state = Outgoing::State::kRequested;
     count_waiting(1);
     push_control(FrameType::kRequest, tag, info, data.size());
+    count_bulk(data.size());
   }
   want_connection(true);
   pump_output(kInlineBudget);
@@ -150,6 +167,7 @@ Result<Endpoint::Post> Lane::post_recv(const Tag& tag, const OperationInfo& info
     in->credited = true;
     ++bulk_receives_;
     push_control(FrameType::kCredit, tag, info, data.size());
+    count_bulk(data.size());
   }
   want_connection(false);
   pump_output(kInlineBudget);
@@ -245,7 +263,10 @@ void Lane::forget_send(Outgoing* out, bool dequeue) {
   }
   bool unsent = untouched;
   if (out->frames > 0) {
-    unsent = !writer_.detach(out);
+    unsent = true;
+    for (const std::unique_ptr<Flow>& flow : flows_) {
+      unsent &= !flow->writer.detach(out);
+    }
   }
   if (out->state == Outgoing::State::kEager && unsent && (untouched || out->frames > 0)) {
     eager_sent_ -= eager_cost(out->bytes);  // nothing of it will arrive
@@ -273,9 +294,11 @@ void Lane::fail_recv(Incoming* in, Code code, std::uint64_t peer_bytes) {
 
 // The message's buffer is not written any more; what still comes of a frame being read is dropped.
 void Lane::forget_recv(Incoming* in) {
-  if (current_ == in) {
-    reader_->place(nullptr);
-    current_ = nullptr;
+  for (const std::unique_ptr<Flow>& flow : flows_) {
+    if (flow->current == in) {
+      flow->reader.place(nullptr);
+      flow->current = nullptr;
+    }
   }
   if (in->posted) {
     --receives_;
@@ -331,12 +354,28 @@ void Lane::cancel(std::uint64_t operation) {
 }
 
 void Lane::attach(Fd fd) {
-  ISTHMUS_CHECK(!fd_.valid() && !over_, "a lane has one connection in its life");
-  fd_ = std::move(fd);
-  reader_ = std::make_unique<FrameReader>();
-  tune_connection(fd_);
+  ISTHMUS_CHECK(flows_.empty() && !over_, "a lane has one first connection in its life");
+  tune_connection(fd);
   log(LogLevel::kDebug, "tcp", "connected to rank {} at {}, congestion control {}", peer_,
-      peer_name(fd_), congestion_control(fd_));
+      peer_name(fd), congestion_control(fd));
+  flows_.push_back(std::make_unique<Flow>(std::move(fd), 0));
+  main_ = flows_[0].get();
+  mark_active();
+}
+
+bool Lane::has_flow(std::uint8_t number) const {
+  return std::any_of(flows_.begin(), flows_.end(),
+                     [&](const std::unique_ptr<Flow>& flow) { return flow->number == number; });
+}
+
+void Lane::attach_flow(std::uint8_t number, Fd fd) {
+  ISTHMUS_CHECK(connected() && !has_flow(number), "a flow is attached twice");
+  tune_connection(fd);
+  // From now on chunks go to the flow that is free: none may hide much unsent data in its socket.
+  limit_unsent(main_->fd);
+  limit_unsent(fd);
+  log(LogLevel::kDebug, "tcp", "flow {} to rank {} at {}", number, peer_, peer_name(fd));
+  flows_.push_back(std::make_unique<Flow>(std::move(fd), number));
   mark_active();
 }
 
@@ -347,9 +386,12 @@ void Lane::end(Error why, bool dead) {
   log(LogLevel::kDebug, "tcp", "{}", why.message);
   const Code code = why.code;
   over_ = std::move(why);
-  set_blocked(false);
-  fd_.reset();
-  writer_.clear();
+  for (const std::unique_ptr<Flow>& flow : flows_) {
+    set_blocked(flow.get(), false);
+    flow->fd.reset();
+    flow->writer.clear();
+    flow->current = nullptr;  // nothing is read any more
+  }
   control_.drop_if([](const Control&) { return true; });
   eager_.drop_if([](const Outgoing*) { return true; });
   bulk_.drop_if([](const Outgoing*) { return true; });
@@ -363,9 +405,6 @@ void Lane::end(Error why, bool dead) {
     }
   }
   for (Incoming* in : incoming_.entries()) {
-    if (current_ == in) {
-      current_ = nullptr;
-    }
     if (in->posted) {
       fail_recv(in, code, 0);
     } else if (in->state != Incoming::State::kStored) {
@@ -378,57 +417,68 @@ void Lane::end(Error why, bool dead) {
 }
 
 void Lane::leave() {
-  if (!over_ && fd_.valid()) {
-    push_control(FrameType::kGoodbye, {}, {}, 0);
+  if (!over_ && connected()) {
     pump_output(kPumpBudget);
-    ::shutdown(fd_.get(), SHUT_WR);
-    std::array<std::byte, 16384> waste{};
-    for (std::size_t drained = 0; drained < kDrainBytes;) {
-      const ssize_t got = ::recv(fd_.get(), waste.data(), waste.size(), MSG_DONTWAIT);
-      if (got <= 0) {
-        break;
+    for (const std::unique_ptr<Flow>& flow : flows_) {
+      say_goodbye(flow.get());
+      ::shutdown(flow->fd.get(), SHUT_WR);
+      std::array<std::byte, 16384> waste{};
+      for (std::size_t drained = 0; drained < kDrainBytes;) {
+        const ssize_t got = ::recv(flow->fd.get(), waste.data(), waste.size(), MSG_DONTWAIT);
+        if (got <= 0) {
+          break;
+        }
+        drained += static_cast<std::size_t>(got);
       }
-      drained += static_cast<std::size_t>(got);
     }
   }
   end({.code = Code::kAborted, .message = "This rank has shut its TCP transport down."}, false);
 }
 
 void Lane::check_silence() {
-  if (!fd_.valid()) {
-    return;
-  }
-  if (const std::optional<std::string> silence = silent_peer(fd_)) {
-    end({.code = Code::kPeerDead,
-         .culprit = peer_,
-         .message = fmt::format("The connection to rank {} at {} is given up: {}.", peer_,
-                                peer_name(fd_), *silence)},
-        true);
+  for (std::size_t i = 0; i < flows_.size() && connected(); ++i) {
+    const Fd& fd = flows_[i]->fd;
+    if (const std::optional<std::string> silence = silent_peer(fd)) {
+      end({.code = Code::kPeerDead,
+           .culprit = peer_,
+           .message = fmt::format("The connection to rank {} at {} is given up: {}.", peer_,
+                                  peer_name(fd), *silence)},
+          true);
+    }
   }
 }
 
-void Lane::on_events(std::uint32_t events) {
-  if (!fd_.valid()) {
-    return;
-  }
-  if ((events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
-    reader_->wake((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0);
-  }
-  if ((events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0) {
-    set_blocked(false);
+void Lane::on_events(std::uint32_t number, std::uint32_t events) {
+  for (const std::unique_ptr<Flow>& flow : flows_) {
+    if (flow->number != number || !flow->fd.valid()) {
+      continue;
+    }
+    if ((events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
+      flow->reader.wake((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0);
+    }
+    if ((events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0) {
+      set_blocked(flow.get(), false);
+    }
   }
 }
 
 bool Lane::pump() {
   active_ = false;
-  const bool read = pump_input(kPumpBudget);
+  bool moved = false;
+  // A flow may be attached meanwhile, but none goes away.
+  for (std::size_t i = 0; i < flows_.size(); ++i) {
+    moved |= pump_input(flows_[i].get(), kPumpBudget);
+  }
   const bool wrote = pump_output(kPumpBudget);
-  return read || wrote;
+  return moved || wrote;
 }
 
 bool Lane::pump_unasked() {
-  if (fd_.valid()) {
-    reader_->wake(false);
+  if (connected()) {
+    main_->reader.wake(false);
+    for (std::size_t i = 1; i < flows_.size() && bulk_receives_ > 0; ++i) {
+      flows_[i]->reader.wake(false);
+    }
   }
   return pump();
 }

@@ -10,8 +10,7 @@
 
 #include "base/fd.h"
 #include "transport/endpoint.h"
-#include "transport/tcp/frame_reader.h"
-#include "transport/tcp/frame_writer.h"
+#include "transport/tcp/flow.h"
 #include "transport/tcp/messages.h"
 #include "transport/tcp/options.h"
 
@@ -38,16 +37,18 @@ struct LaneShared {
   std::vector<Lane*> active;  // have work that no event will announce
   // Starts to connect to a peer; `urgent` false: waits a little, the peer may come by itself.
   std::function<void(int peer, bool urgent)> connect;
+  // Starts to open further flows to a connected peer.
+  std::function<void(int peer)> widen;
   // How many lanes wait for input, and the exclusive or of their peers: with one it is that peer.
   int waiting = 0;
   int waiting_xor = 0;
-  int blocked = 0;  // lanes whose socket took no more
+  int blocked = 0;  // flows whose socket took no more
 };
 
-// The message lane to one peer: matching, flow control, framing, over at most one connection in its
-// life. Sends are driven by post_send() itself where the socket takes them, else by pump().
-// Bounds: kPostsMax posts a direction; kEagerQuota of unexpected eager data.
-// Thread rule: the transport's.
+// The message lane to one peer: matching, flow control, framing, over a first connection and, once
+// much data has passed, further ones (flows): chunks are taken by whichever is free. Sends are
+// driven by post_send() itself where the socket takes them, else by pump(). Bounds: kPostsMax posts
+// a direction; kEagerQuota of unexpected eager data. Thread rule: the transport's.
 class Lane final : public Endpoint {
  public:
   Lane(LaneShared* shared, int peer);
@@ -65,8 +66,17 @@ class Lane final : public Endpoint {
 
   void send_notice(const Notice& notice);
 
-  // The handshake is over: takes the connection into use.
+  // The handshake is over: takes the first connection into use.
   void attach(Fd fd);
+
+  // Takes a further one into use; the lane is connected and has no flow of this number.
+  void attach_flow(std::uint8_t number, Fd fd);
+  bool has_flow(std::uint8_t number) const;
+
+  std::size_t flow_count() const { return flows_.size(); }
+
+  // The socket of the first flow of a connected lane.
+  const Fd& first_socket() const { return main_->fd; }
 
   // No connection, now and later: fails all posts and refuses new ones with `why`. `dead`: also
   // told to the engine as a death. What had arrived completely can still be received.
@@ -78,8 +88,8 @@ class Lane final : public Endpoint {
   // Ends the lane when the peer's machine has been silent for too long.
   void check_silence();
 
-  // Events of epoll, before pump().
-  void on_events(std::uint32_t events);
+  // Events of epoll for a flow, before pump().
+  void on_events(std::uint32_t flow, std::uint32_t events);
 
   // The next poll pumps this lane.
   void mark_active();
@@ -90,11 +100,9 @@ class Lane final : public Endpoint {
   // As pump() without an event: looks at the socket itself.
   bool pump_unasked();
 
-  bool connected() const { return fd_.valid(); }
+  bool connected() const { return main_ != nullptr && main_->fd.valid(); }
 
   bool over() const { return over_.has_value(); }
-
-  bool blocked() const { return blocked_; }
 
   int peer() const { return peer_; }
 
@@ -112,6 +120,7 @@ class Lane final : public Endpoint {
   Result<Post> post_matched_recv(Incoming* in);
   void take_stored(Incoming* in);
   void want_connection(bool urgent);
+  void count_bulk(std::size_t bytes);
   Error tag_in_use(const Tag& tag, const char* direction) const;
   void complete_send(Outgoing* out);
   void fail_send(Outgoing* out, Code code, const FrameHeader* refusal);
@@ -127,38 +136,42 @@ class Lane final : public Endpoint {
                     std::uint64_t message_bytes, std::uint8_t flags = 0);
   void refuse(Incoming* in, std::uint8_t flags);
   bool pump_output(std::size_t budget);
-  void fill_batch();
-  void add_eager(Outgoing* out);
-  void add_chunk(Outgoing* out);
+  bool write_batch(Flow* flow);
+  void fill_batch(Flow* flow);
+  void say_goodbye(Flow* flow);
+  void add_eager(Flow* flow, Outgoing* out);
+  void add_chunk(Flow* flow, Outgoing* out);
   void finish_header(FrameHeader* header, std::span<const std::byte> payload);
   void on_written(Outgoing* out);
-  void set_blocked(bool blocked);
+  void set_blocked(Flow* flow, bool blocked);
   void free_eager(std::size_t bytes);
 
   // lane_receive.cc: what comes in.
-  bool pump_input(std::size_t budget);
-  bool begin_frame(std::byte** place);
-  bool end_frame();
-  bool begin_eager(std::byte** place);
-  bool begin_chunk(std::byte** place);
-  void end_eager();
-  void end_chunk();
-  bool on_request();
-  bool on_credit();
-  void on_refuse();
-  bool on_notice();
+  bool pump_input(Flow* flow, std::size_t budget);
+  bool begin_frame(Flow* flow, std::byte** place);
+  bool end_frame(Flow* flow);
+  bool begin_eager(Flow* flow, std::byte** place);
+  bool begin_chunk(Flow* flow, std::byte** place);
+  void end_eager(Flow* flow);
+  void end_chunk(Flow* flow);
+  bool on_request(const FrameHeader& header);
+  bool on_credit(const FrameHeader& header);
+  void on_refuse(const FrameHeader& header);
+  bool on_notice(const FrameHeader& header);
   bool broken(std::string what);
-  void lost(int sys_errno);
+  void on_goodbye(Flow* flow, const FrameHeader& header);
+  void farewell();
+  void lost(Flow* flow, int sys_errno);
 
   LaneShared* shared_;
   int peer_;
-  Fd fd_;
   std::optional<Error> over_;  // set once: why nothing can be posted any more
-  std::unique_ptr<FrameReader> reader_;
-  FrameWriter writer_;
-  bool blocked_ = false;
+  std::vector<std::unique_ptr<Flow>> flows_;
+  Flow* main_ = nullptr;  // the first of flows_
+  std::size_t turn_ = 0;  // which of flows_ takes the next batch
   bool active_ = false;
-  bool write_failed_ = false;
+  bool widened_ = false;        // further flows were asked for
+  std::size_t bulk_bytes_ = 0;  // posted in either direction, until widened_
 
   TagTable<Outgoing> outgoing_;
   TagTable<Incoming> incoming_;
@@ -184,9 +197,7 @@ class Lane final : public Endpoint {
   std::uint64_t freed_told_ = 0;
   bool freed_queued_ = false;
 
-  // The frame being read.
-  Incoming* current_ = nullptr;  // where its payload goes; null when it is dropped
-  std::vector<std::byte> scratch_;
+  std::vector<std::byte> scratch_;  // payload of a notice that is being read
 
   // The post that is being made: completes by post_send()'s own answer.
   Outgoing* inline_ = nullptr;

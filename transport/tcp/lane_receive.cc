@@ -7,52 +7,91 @@
 #include "transport/tcp/lane.h"
 
 namespace isthmus::tcp {
+namespace {
 
-// Reads what is there, at most about `budget` bytes. True when a frame or a part of one came.
-bool Lane::pump_input(std::size_t budget) {
-  if (!fd_.valid()) {
+// All chunks of a message but the last have one size, so that a number tells the place and a byte
+// that came counts once.
+bool chunk_fits(const FrameHeader& header, Incoming* in) {
+  if (header.message_bytes != in->bytes) {
     return false;
   }
-  const std::uint64_t start = reader_->bytes_read();
-  while (fd_.valid()) {
-    if (reader_->bytes_read() - start >= budget) {
+  const bool last = header.offset + header.payload_bytes == header.message_bytes;
+  if (last && header.chunk == 0) {
+    return header.offset == 0;
+  }
+  const std::uint64_t size = last ? header.offset / header.chunk : header.payload_bytes;
+  if (size == 0 || header.payload_bytes > size || header.offset % size != 0 ||
+      header.offset / size != header.chunk || (in->chunk_bytes != 0 && in->chunk_bytes != size)) {
+    return false;
+  }
+  in->chunk_bytes = size;
+  return true;
+}
+
+}  // namespace
+
+// Reads what is there, at most about `budget` bytes. True when a frame or a part of one came.
+bool Lane::pump_input(Flow* flow, std::size_t budget) {
+  if (!flow->fd.valid() || flow->over) {
+    return false;
+  }
+  FrameReader& reader = flow->reader;
+  const std::uint64_t start = reader.bytes_read();
+  while (flow->fd.valid() && !flow->over) {
+    if (reader.bytes_read() - start >= budget) {
       mark_active();
       return true;
     }
-    reader_->set_bulk(bulk_receives_ > 0);
-    switch (reader_->next(fd_.get())) {
+    reader.set_bulk(bulk_receives_ > 0);
+    switch (reader.next(flow->fd.get())) {
       case FrameReader::Event::kDry:
-        if (write_failed_) {
-          lost(writer_.sys_errno());
+        if (flow->write_failed) {
+          lost(flow, flow->writer.sys_errno());
           return true;
         }
-        return reader_->bytes_read() != start;
+        return reader.bytes_read() != start;
       case FrameReader::Event::kHeader: {
         std::byte* place = nullptr;
-        if (begin_frame(&place)) {
-          reader_->place(place);
+        if (begin_frame(flow, &place)) {
+          reader.place(place);
         }
         break;
       }
       case FrameReader::Event::kFrame:
-        end_frame();
+        end_frame(flow);
         break;
       case FrameReader::Event::kClosed:
-        lost(reader_->sys_errno());
+        lost(flow, reader.sys_errno());
         return true;
       case FrameReader::Event::kFault:
-        broken(reader_->fault());
+        broken(reader.fault());
         return true;
     }
   }
   return true;
 }
 
-void Lane::lost(int sys_errno) {
+void Lane::lost(Flow* flow, int sys_errno) {
+  flow->over = true;
+  // What had reached this side by other flows is delivered first.
+  bool goodbye = false;
+  for (std::size_t i = 0; i < flows_.size(); ++i) {
+    Flow* other = flows_[i].get();
+    goodbye |= other->farewell;
+    other->reader.wake(true);
+    pump_input(other, kMessageBytesMax);
+  }
+  if (goodbye && !over_) {
+    farewell();
+    return;
+  }
   const char* what = sys_errno == 0 ? "was closed: its process is gone" : "broke";
   Error error{.code = Code::kPeerDead,
               .culprit = peer_,
-              .message = fmt::format("The connection to rank {} {}", peer_, what)};
+              .message = fmt::format("{} to rank {} {}",
+                                     flow->number == 0 ? std::string("The connection")
+                                                       : fmt::format("Connection {}", flow->number),
+                                     peer_, what)};
   if (sys_errno != 0) {
     error = system_error(Code::kPeerDead, sys_errno, error.message);
     error.culprit = peer_;
@@ -60,6 +99,30 @@ void Lane::lost(int sys_errno) {
     error.message += '.';
   }
   end(std::move(error), true);
+}
+
+// Nothing follows on this flow. The goodbye counts once it has come on all flows that the peer had,
+// for they may be ahead of each other.
+void Lane::on_goodbye(Flow* flow, const FrameHeader& header) {
+  flow->over = true;
+  flow->farewell = true;
+  const auto said = static_cast<std::size_t>(std::count_if(
+      flows_.begin(), flows_.end(), [](const std::unique_ptr<Flow>& each) { return each->over; }));
+  if (said >= std::max<std::size_t>(header.chunk, flows_.size())) {
+    farewell();
+  }
+}
+
+void Lane::farewell() {
+  shared_->notices.push_back({.kind = Notice::Kind::kGoodbye,
+                              .culprit = peer_,
+                              .from = peer_,
+                              .code = Code::kAborted,
+                              .text = {}});
+  end({.code = Code::kPeerDead,
+       .culprit = peer_,
+       .message = fmt::format("World rank {} left the group: it shut down.", peer_)},
+      false);
 }
 
 // The peer, or something between, broke the protocol: the connection cannot be used any more.
@@ -76,9 +139,9 @@ bool Lane::broken(std::string what) {
 }
 
 // Decides where the payload goes. False: the lane has ended.
-bool Lane::begin_frame(std::byte** place) {
-  const FrameHeader& header = reader_->header();
-  current_ = nullptr;
+bool Lane::begin_frame(Flow* flow, std::byte** place) {
+  const FrameHeader& header = flow->reader.header();
+  flow->current = nullptr;
   if (header.sender != static_cast<std::uint32_t>(peer_)) {
     return broken(fmt::format("a frame says it is from rank {}", header.sender));
   }
@@ -88,9 +151,9 @@ bool Lane::begin_frame(std::byte** place) {
   peer_freed_ = std::max(peer_freed_, header.freed);
   switch (frame_type(header)) {
     case FrameType::kEager:
-      return begin_eager(place);
+      return begin_eager(flow, place);
     case FrameType::kChunk:
-      return begin_chunk(place);
+      return begin_chunk(flow, place);
     case FrameType::kNotice:
       *place = scratch_.data();
       return true;
@@ -110,41 +173,34 @@ bool Lane::begin_frame(std::byte** place) {
   return broken(fmt::format("a frame of type {} came after the handshake", header.type));
 }
 
-bool Lane::end_frame() {
-  switch (frame_type(reader_->header())) {
+bool Lane::end_frame(Flow* flow) {
+  const FrameHeader& header = flow->reader.header();
+  switch (frame_type(header)) {
     case FrameType::kEager:
-      end_eager();
+      end_eager(flow);
       return true;
     case FrameType::kChunk:
-      end_chunk();
+      end_chunk(flow);
       return true;
     case FrameType::kNotice:
-      return on_notice();
+      return on_notice(header);
     case FrameType::kRequest:
-      return on_request();
+      return on_request(header);
     case FrameType::kCredit:
-      return on_credit();
+      return on_credit(header);
     case FrameType::kRefuse:
-      on_refuse();
+      on_refuse(header);
       return true;
     case FrameType::kGoodbye:
-      shared_->notices.push_back({.kind = Notice::Kind::kGoodbye,
-                                  .culprit = peer_,
-                                  .from = peer_,
-                                  .code = Code::kAborted,
-                                  .text = {}});
-      end({.code = Code::kPeerDead,
-           .culprit = peer_,
-           .message = fmt::format("World rank {} left the group: it shut down.", peer_)},
-          false);
+      on_goodbye(flow, header);
       return true;
     default:  // kAck and kFreed: begin_frame() took all there is; the others never get here
       return true;
   }
 }
 
-bool Lane::begin_eager(std::byte** place) {
-  const FrameHeader& header = reader_->header();
+bool Lane::begin_eager(Flow* flow, std::byte** place) {
+  const FrameHeader& header = flow->reader.header();
   const std::size_t bytes = header.payload_bytes;
   eager_received_ += eager_cost(bytes);
   if (eager_received_ - freed_ > kEagerQuota) {
@@ -165,7 +221,7 @@ bool Lane::begin_eager(std::byte** place) {
     in->peer_info = frame_info(header);
     incoming_.insert(in);
     *place = in->stored;
-    current_ = in;
+    flow->current = in;
     return true;
   }
   if (in->state != Incoming::State::kPosted || in->received > 0) {
@@ -178,14 +234,14 @@ bool Lane::begin_eager(std::byte** place) {
     return true;
   }
   *place = in->data;
-  current_ = in;
+  flow->current = in;
   return true;
 }
 
-void Lane::end_eager() {
-  const std::size_t bytes = reader_->header().payload_bytes;
-  Incoming* in = current_;
-  current_ = nullptr;
+void Lane::end_eager(Flow* flow) {
+  const std::size_t bytes = flow->reader.header().payload_bytes;
+  Incoming* in = flow->current;
+  flow->current = nullptr;
   if (in == nullptr) {
     free_eager(bytes);
   } else if (in->state == Incoming::State::kStoring) {
@@ -200,43 +256,44 @@ void Lane::end_eager() {
   }
 }
 
-bool Lane::begin_chunk(std::byte** place) {
-  const FrameHeader& header = reader_->header();
+bool Lane::begin_chunk(Flow* flow, std::byte** place) {
+  const FrameHeader& header = flow->reader.header();
   Incoming* in = incoming_.find(frame_tag(header));
-  if (in == nullptr || in->state != Incoming::State::kPosted || header.chunk < in->chunks) {
+  if (in == nullptr || in->state != Incoming::State::kPosted || in->chunks.contains(header.chunk)) {
     // Of a cancelled operation, of a message that is complete, or a duplicate.
     log(LogLevel::kTrace, "tcp", "chunk {} of operation {:#x} message {} from rank {} is dropped",
         header.chunk, header.operation, header.message, peer_);
     return true;
   }
-  if (header.message_bytes != in->bytes || header.chunk != in->chunks ||
-      header.offset != in->received) {
+  if (!chunk_fits(header, in)) {
     return broken(fmt::format(
-        "chunk {} at offset {} of a message of {} bytes came, expected chunk {} at {} of {}",
-        header.chunk, header.offset, header.message_bytes, in->chunks, in->received, in->bytes));
+        "chunk {} of {} bytes at offset {} of a message of {} bytes came, expected chunks of {} "
+        "bytes of a message of {}",
+        header.chunk, header.payload_bytes, header.offset, header.message_bytes, in->chunk_bytes,
+        in->bytes));
   }
   in->peer_info = frame_info(header);
-  *place = in->data + in->received;
-  current_ = in;
+  *place = in->data + header.offset;
+  flow->current = in;
   return true;
 }
 
-void Lane::end_chunk() {
-  Incoming* in = current_;
-  current_ = nullptr;
+void Lane::end_chunk(Flow* flow) {
+  Incoming* in = flow->current;
+  flow->current = nullptr;
   if (in == nullptr) {
     return;
   }
-  in->received += reader_->header().payload_bytes;
-  ++in->chunks;
+  const FrameHeader& header = flow->reader.header();
+  in->received += header.payload_bytes;
+  in->chunks.add(header.chunk);
   if (in->received == in->bytes) {
     complete_recv(in);
   }
 }
 
 // The peer has a message that it may not send unasked.
-bool Lane::on_request() {
-  const FrameHeader& header = reader_->header();
+bool Lane::on_request(const FrameHeader& header) {
   const Tag tag = frame_tag(header);
   Incoming* in = incoming_.find(tag);
   if (in == nullptr) {
@@ -272,8 +329,7 @@ bool Lane::on_request() {
 }
 
 // The peer has a buffer for a message, asked for or not.
-bool Lane::on_credit() {
-  const FrameHeader& header = reader_->header();
+bool Lane::on_credit(const FrameHeader& header) {
   const Tag tag = frame_tag(header);
   Outgoing* out = outgoing_.find(tag);
   if (out == nullptr) {
@@ -307,8 +363,7 @@ bool Lane::on_credit() {
   return true;
 }
 
-void Lane::on_refuse() {
-  const FrameHeader& header = reader_->header();
+void Lane::on_refuse(const FrameHeader& header) {
   const Tag tag = frame_tag(header);
   if ((header.flags & kFlagRefusesRecv) != 0) {
     Incoming* in = incoming_.find(tag);
@@ -345,8 +400,8 @@ void Lane::on_refuse() {
   }
 }
 
-bool Lane::on_notice() {
-  Result<Notice> notice = decode_notice({scratch_.data(), reader_->header().payload_bytes});
+bool Lane::on_notice(const FrameHeader& header) {
+  Result<Notice> notice = decode_notice({scratch_.data(), header.payload_bytes});
   if (!notice.ok()) {
     return broken(notice.error().message);
   }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -14,6 +15,16 @@ constexpr std::size_t kEagerRunBytes = kChunkBytes;
 constexpr std::uint64_t kFreedTold = kEagerQuota / 4;
 // Notices that wait for a connection or for the socket; more are dropped: they are best effort.
 constexpr std::size_t kNoticesMax = 64;
+// Chunks of a message that several flows share: so many that the last one, which the slowest flow
+// may have, is a small part; and not so small that headers and system calls count.
+constexpr std::size_t kSharedChunks = 128;
+constexpr std::size_t kSharedChunkBytes = std::size_t{64} << 10;
+
+std::uint32_t chunk_bytes_for(std::size_t message_bytes, std::size_t flows) {
+  return static_cast<std::uint32_t>(
+      flows == 1 ? kChunkBytes
+                 : std::clamp(message_bytes / kSharedChunks, kSharedChunkBytes, kChunkBytes));
+}
 
 }  // namespace
 
@@ -36,7 +47,7 @@ void Lane::refuse(Incoming* in, std::uint8_t flags) {
 
 void Lane::send_notice(const Notice& notice) {
   // Nobody is called for a farewell: a rank that never met this one does not wait for it.
-  const bool farewell = notice.kind == Notice::Kind::kGoodbye && !fd_.valid();
+  const bool farewell = notice.kind == Notice::Kind::kGoodbye && !connected();
   if (over_ || farewell || notices_ >= kNoticesMax) {
     return;
   }
@@ -70,66 +81,96 @@ void Lane::mark_active() {
   }
 }
 
-void Lane::set_blocked(bool blocked) {
-  if (blocked_ != blocked) {
-    blocked_ = blocked;
+void Lane::set_blocked(Flow* flow, bool blocked) {
+  if (flow->blocked != blocked) {
+    flow->blocked = blocked;
     shared_->blocked += blocked ? 1 : -1;
   }
 }
 
+// Flows take turns, a batch each, so that chunks go to whichever is free.
 bool Lane::pump_output(std::size_t budget) {
-  if (!fd_.valid() || blocked_ || write_failed_) {
+  if (!connected()) {
     return false;
   }
-  bool moved = false;
-  for (std::size_t used = 0;;) {
-    fill_batch();
-    if (writer_.empty()) {
-      return moved;
-    }
-    if (used >= budget) {
-      mark_active();
-      return moved;
-    }
-    used += writer_.bytes();
-    moved = true;
-    switch (writer_.flush(fd_.get(), [this](Outgoing* out) { on_written(out); })) {
-      case FrameWriter::Outcome::kWritten:
-        break;
-      case FrameWriter::Outcome::kBlocked:
-        set_blocked(true);
-        return moved;
-      case FrameWriter::Outcome::kFailed:
-        // What the peer said before it went is still to be read: pump_input() ends the lane.
-        write_failed_ = true;
-        reader_->wake(true);
-        mark_active();
-        return moved;
-    }
+  if (!control_.empty() || !eager_.empty()) {
+    turn_ = 0;  // these have waited for the first flow only
   }
+  bool moved = false;
+  std::size_t used = 0;
+  for (std::size_t idle = 0; idle < flows_.size();) {
+    Flow* flow = flows_[turn_].get();
+    ++idle;
+    if (!flow->blocked && !flow->write_failed) {
+      fill_batch(flow);
+      if (!flow->writer.empty()) {
+        if (used >= budget) {
+          mark_active();
+          return moved;
+        }
+        used += flow->writer.bytes();
+        moved = true;
+        if (write_batch(flow)) {
+          idle = 0;
+        }
+      }
+    }
+    turn_ = turn_ + 1 < flows_.size() ? turn_ + 1 : 0;
+  }
+  return moved;
 }
 
-void Lane::fill_batch() {
-  while (!writer_.full()) {
-    if (!control_.empty()) {
+// True when the socket took the whole batch.
+bool Lane::write_batch(Flow* flow) {
+  switch (flow->writer.flush(flow->fd.get(), [this](Outgoing* out) { on_written(out); })) {
+    case FrameWriter::Outcome::kWritten:
+      return true;
+    case FrameWriter::Outcome::kBlocked:
+      set_blocked(flow, true);
+      return false;
+    case FrameWriter::Outcome::kFailed:
+      break;
+  }
+  // What the peer said before it went is still to be read: pump_input() ends the lane.
+  flow->write_failed = true;
+  flow->reader.wake(true);
+  mark_active();
+  return false;
+}
+
+void Lane::fill_batch(Flow* flow) {
+  while (!flow->writer.full()) {
+    if (flow == main_ && !control_.empty()) {
       Control control = control_.pop();
       if (frame_type(control.header) == FrameType::kNotice) {
         --notices_;
       }
       freed_queued_ &= frame_type(control.header) != FrameType::kFreed;
       finish_header(&control.header, {control.payload.get(), control.payload_bytes});
-      writer_.add_owned(control.header, std::move(control.payload), control.payload_bytes);
-    } else if (!eager_.empty() && (bulk_.empty() || eager_run_ < kEagerRunBytes)) {
-      add_eager(eager_.pop());
+      flow->writer.add_owned(control.header, std::move(control.payload), control.payload_bytes);
+    } else if (flow == main_ && !eager_.empty() && (bulk_.empty() || eager_run_ < kEagerRunBytes)) {
+      add_eager(flow, eager_.pop());
     } else if (!bulk_.empty()) {
-      add_chunk(bulk_.pop());
+      add_chunk(flow, bulk_.pop());
     } else {
       return;
     }
   }
 }
 
-void Lane::add_eager(Outgoing* out) {
+// As far as the socket takes it at once. On every flow, for nobody knows which is read last.
+void Lane::say_goodbye(Flow* flow) {
+  if (flow->blocked || flow->write_failed || flow->writer.full()) {
+    return;
+  }
+  FrameHeader header = make_header(FrameType::kGoodbye, {}, {});
+  header.chunk = static_cast<std::uint32_t>(flows_.size());
+  finish_header(&header, {});
+  flow->writer.add(header, {}, nullptr);
+  write_batch(flow);
+}
+
+void Lane::add_eager(Flow* flow, Outgoing* out) {
   FrameHeader header = make_header(FrameType::kEager, out->tag, out->info);
   const std::span<const std::byte> payload(out->data, out->bytes);
   header.payload_bytes = static_cast<std::uint32_t>(payload.size());
@@ -139,18 +180,22 @@ void Lane::add_eager(Outgoing* out) {
   out->offset = out->bytes;
   ++out->frames;
   eager_run_ += kHeaderBytes + payload.size();
-  writer_.add(header, payload, out);
+  flow->writer.add(header, payload, out);
 }
 
 // One chunk; the message goes to the end of the queue, so that all get equal shares.
-void Lane::add_chunk(Outgoing* out) {
+void Lane::add_chunk(Flow* flow, Outgoing* out) {
+  if (out->chunk == 0) {
+    out->chunk_bytes = chunk_bytes_for(out->bytes, flows_.size());
+  }
   FrameHeader header = make_header(FrameType::kChunk, out->tag, out->info);
-  const std::size_t bytes = std::min(kChunkBytes, out->bytes - out->offset);
+  const std::size_t bytes = std::min<std::size_t>(out->chunk_bytes, out->bytes - out->offset);
   const std::span<const std::byte> payload(out->data + out->offset, bytes);
   header.payload_bytes = static_cast<std::uint32_t>(bytes);
   header.message_bytes = out->bytes;
   header.offset = out->offset;
   header.chunk = out->chunk;
+  header.rail = flow->number;
   finish_header(&header, payload);
   ++out->chunk;
   out->offset += bytes;
@@ -160,7 +205,7 @@ void Lane::add_chunk(Outgoing* out) {
     bulk_.push(out);
   }
   eager_run_ = 0;
-  writer_.add(header, payload, out);
+  flow->writer.add(header, payload, out);
 }
 
 // What every frame carries. The header must not change afterwards.

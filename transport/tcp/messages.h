@@ -5,6 +5,7 @@
 
 #include "transport/endpoint.h"
 #include "transport/message_pools.h"
+#include "transport/tcp/chunk_set.h"
 
 namespace isthmus::tcp {
 
@@ -23,9 +24,10 @@ struct Outgoing {
   Tag tag;
   Outgoing* hash_next = nullptr;
   State state = State::kEager;
-  bool queued = false;       // in one of the lane's output queues
-  std::uint32_t frames = 0;  // of it in the writer, not yet written
-  std::uint32_t chunk = 0;   // number of the next chunk
+  bool queued = false;            // in one of the lane's output queues
+  std::uint32_t frames = 0;       // of it in the writer, not yet written
+  std::uint32_t chunk = 0;        // number of the next chunk
+  std::uint32_t chunk_bytes = 0;  // of all chunks but the last; set with the first
   OperationInfo info;
   const std::byte* data = nullptr;
   std::size_t bytes = 0;
@@ -45,10 +47,11 @@ struct Incoming {
   Tag tag;
   Incoming* hash_next = nullptr;
   State state = State::kPosted;
-  bool credited = false;     // the sender was told to send
-  bool posted = false;       // `data` and `token` are set; always so in kPosted
-  std::uint32_t chunks = 0;  // received in sequence
-  OperationInfo info;        // the receiver's own
+  bool credited = false;          // the sender was told to send
+  bool posted = false;            // `data` and `token` are set; always so in kPosted
+  std::uint64_t chunk_bytes = 0;  // of all chunks but the last; 0 while unknown
+  ChunkSet chunks;
+  OperationInfo info;  // the receiver's own
   OperationInfo peer_info;
   std::byte* data = nullptr;
   std::size_t bytes = 0;  // of the buffer; of the message in kRequested

@@ -14,6 +14,7 @@ struct TcpOptions {
   std::string interfaces;         // ISTHMUS_IFACE: "", "eth0,ib0" or "^docker0"
   std::string ports;              // ISTHMUS_PORT_RANGE: "" any, or "20000-20100"
   std::string route_target;       // host of the rendezvous: the interface that reaches it is first
+  int flows = 1;                  // ISTHMUS_FLOWS: connections on each rail of a pair
   std::int64_t connect_timeout_ms = 60'000;  // for reaching a peer's machine
   bool checksums = false;                    // ISTHMUS_CRC
 };

@@ -28,6 +28,8 @@ constexpr unsigned kRetransmitsMax = 6;
 constexpr unsigned kSilentMs = 10'000;
 // Unanswered questions whether a closed receive window has opened.
 constexpr unsigned kProbesMax = 4;
+// See limit_unsent().
+constexpr int kUnsentBytes = 128 << 10;
 // Connections waiting to be accepted; the kernel caps it at net.core.somaxconn.
 constexpr int kBacklog = 4096;
 
@@ -186,8 +188,17 @@ Result<Fd> accept_one(const Fd& listener) {
   }
 }
 
-Result<Fd> start_connect(const Candidate& candidate) {
+Result<Fd> start_connect(const Candidate& candidate, const Candidate* from) {
   ISTHMUS_ASSIGN(Fd fd, open_socket(candidate.family == 4 ? AF_INET : AF_INET6));
+  if (from != nullptr) {
+    Candidate source = *from;
+    source.port = 0;
+    const SocketAddress near = socket_address(source);
+    set_int(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1, "IP_BIND_ADDRESS_NO_PORT");
+    if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&near.storage), near.bytes) != 0) {
+      return system_error(Code::kIo, errno, "Cannot call from " + to_string(near));
+    }
+  }
   const SocketAddress to = socket_address(candidate);
   const auto* address = reinterpret_cast<const sockaddr*>(&to.storage);
   if (::connect(fd.get(), address, to.bytes) != 0 && errno != EINPROGRESS) {
@@ -225,6 +236,22 @@ void tune_connection(const Fd& fd) {
   set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepAliveIntervalS, "TCP_KEEPINTVL");
   set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepAliveProbes, "TCP_KEEPCNT");
   ask_for_congestion_control(fd);
+}
+
+void limit_unsent(const Fd& fd) {
+  set_int(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes, "TCP_NOTSENT_LOWAT");
+}
+
+std::optional<Ends> ends_of(const Fd& fd) {
+  SocketAddress near;
+  SocketAddress far;
+  near.bytes = sizeof(near.storage);
+  far.bytes = sizeof(far.storage);
+  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&near.storage), &near.bytes) != 0 ||
+      ::getpeername(fd.get(), reinterpret_cast<sockaddr*>(&far.storage), &far.bytes) != 0) {
+    return std::nullopt;
+  }
+  return Ends{ip_of(near), ip_of(far)};
 }
 
 std::string congestion_control(const Fd& fd) {

@@ -41,7 +41,8 @@ void raise_descriptor_limit(std::size_t needed);
 Result<Fd> accept_one(const Fd& listener);
 
 // Begins to connect; EPOLLOUT tells the end, finish_connect() the outcome.
-Result<Fd> start_connect(const Candidate& candidate);
+// From that address of ours when `from` is not null.
+Result<Fd> start_connect(const Candidate& candidate, const Candidate* from = nullptr);
 
 // 0 when connected, else the errno of the failure. A socket that met itself (both ends are the same
 // ephemeral port of a listener that is gone) counts as refused.
@@ -50,6 +51,18 @@ int finish_connect(const Fd& fd);
 // Options of a connection in use: no delay, keep-alive, congestion control. Failures are logged
 // at debug level: none of them stops data.
 void tune_connection(const Fd& fd);
+
+// Keeps what a socket holds and has not sent below 128 KiB, so that of several flows a slow one
+// does not take data that a fast one would have sent meanwhile.
+void limit_unsent(const Fd& fd);
+
+// Both ends of a connection; IPv4 as IPv4 also on a dual-stack socket.
+struct Ends {
+  IpAddress near;
+  IpAddress far;
+};
+
+std::optional<Ends> ends_of(const Fd& fd);
 
 // The congestion control in force ("cubic"), or "".
 std::string congestion_control(const Fd& fd);

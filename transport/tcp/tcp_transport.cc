@@ -41,7 +41,8 @@ Result<std::unique_ptr<TcpTransport>> TcpTransport::create(const TcpOptions& opt
                                         options.size)};
   }
   install_fork_handlers();
-  tcp::raise_descriptor_limit(kDescriptorsSpared + static_cast<std::size_t>(options.size));
+  tcp::raise_descriptor_limit(kDescriptorsSpared + static_cast<std::size_t>(options.size) *
+                                                       static_cast<std::size_t>(options.flows));
   std::unique_ptr<TcpTransport> out(new TcpTransport(options));
   const int epoll = ::epoll_create1(EPOLL_CLOEXEC);
   if (epoll < 0) {
@@ -55,6 +56,11 @@ Result<std::unique_ptr<TcpTransport>> TcpTransport::create(const TcpOptions& opt
   self->shared_->connect = [self](int peer, bool urgent) {
     if (!self->shut_down_) {
       self->connector_->want(peer, urgent);
+    }
+  };
+  self->shared_->widen = [self](int peer) {
+    if (!self->shut_down_) {
+      self->connector_->widen(peer);
     }
   };
   return out;
@@ -144,7 +150,7 @@ bool TcpTransport::poll_epoll() {
         break;
       case tcp::Watched::kLane: {
         tcp::Lane& lane = *lanes_[event.data.u64 & 0xffffffff];
-        lane.on_events(event.events);
+        lane.on_events(static_cast<std::uint32_t>(event.data.u64 >> 32) & 0xffffff, event.events);
         lane.mark_active();
         break;
       }

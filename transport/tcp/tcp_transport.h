@@ -19,7 +19,8 @@ class Lane;
 struct LaneShared;
 }  // namespace tcp
 
-// Lanes over TCP: one connection a pair of ranks, made on first use, and one epoll; no threads.
+// Lanes over TCP: one connection a pair of ranks, made on first use, further ones over all rails
+// when much data passes, and one epoll; no threads.
 // docs/wire.md describes what travels. Sends go out within post_send() where the socket takes them.
 //
 // poll() costs one system call when there is nothing to do, and mostly none when nothing is waited

@@ -31,6 +31,8 @@ inline constexpr std::uint8_t kWireVersion = 1;
 
 // The largest payload of a frame: it bounds how long one message keeps others from the wire.
 inline constexpr std::size_t kChunkBytes = std::size_t{256} << 10;
+// Connections of a pair of ranks, at most.
+inline constexpr std::size_t kFlowsMax = 16;
 // Eager bytes, counted by eager_cost(), that a sender may have in the receiver's pool.
 inline constexpr std::uint64_t kEagerQuota = std::uint64_t{4} << 20;
 // A refusal of a handshake says why in at most this many bytes.
@@ -88,7 +90,7 @@ struct FrameHeader {
   std::uint64_t count = 0;
   std::uint64_t freed = 0;  // eager bytes of the receiver of this frame that left the pool, in all
   std::uint8_t state = 0;
-  std::uint8_t rail = 0;       // 0 while there is one connection per pair
+  std::uint8_t rail = 0;       // number of the flow; in a hello of the one to be made
   std::uint16_t reserved = 0;  // sent as 0, ignored
   std::uint32_t acked = 0;     // reserved for several rails, sent as 0
   std::uint32_t header_check = 0;

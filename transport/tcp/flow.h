@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "base/fd.h"
+#include "transport/tcp/frame_reader.h"
+#include "transport/tcp/frame_writer.h"
+#include "transport/tcp/messages.h"
+
+namespace isthmus::tcp {
+
+// One connection of a lane. Flow 0, the first, carries everything but chunks, and chunks too; the
+// others carry chunks alone, so that all else stays in order. Owned by its lane, which keeps it
+// until the lane itself goes: only `fd` is closed before.
+struct Flow {
+  Flow(Fd connection, std::uint8_t flow_number) : fd(std::move(connection)), number(flow_number) {}
+
+  Fd fd;
+  std::uint8_t number;
+  bool blocked = false;       // the socket took no more
+  bool over = false;          // nothing more is read: the peer said goodbye, or is gone
+  bool farewell = false;      // it said goodbye
+  bool write_failed = false;  // what the peer said last is still to be read
+  FrameReader reader;
+  FrameWriter writer;
+  Incoming* current = nullptr;  // where the payload of the frame being read goes; null: dropped
+};
+
+}  // namespace isthmus::tcp
