@@ -1,5 +1,6 @@
 #include "kernels/copy.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #undef HWY_TARGET_INCLUDE
@@ -35,6 +36,44 @@ void stream_blocks(std::uint8_t* dst, const std::uint8_t* src, std::size_t bytes
 #endif
 }
 
+// Reading, and writing where the processor knows the difference.
+HWY_INLINE void ask_for(std::uint8_t* dst, const std::uint8_t* src) {
+#if HWY_ARCH_X86
+  __asm__ volatile("prefetchw %0" : : "m"(*dst));  // where it is unknown it does nothing
+#else
+  __builtin_prefetch(dst, 1, 3);
+#endif
+  __builtin_prefetch(src, 0, 3);
+}
+
+void copy_ahead(std::uint8_t* dst, const std::uint8_t* src, std::size_t bytes) {
+#if HWY_TARGET == HWY_SCALAR
+  std::memcpy(dst, src, bytes);
+#else
+  namespace hn = hwy::HWY_NAMESPACE;
+  const hn::ScalableTag<std::uint8_t> tag;
+  constexpr std::size_t kLanes = hn::MaxLanes(tag);
+  constexpr std::size_t kLine = 64;
+  constexpr std::size_t kBlock = 4 * kLine;
+  constexpr std::size_t kAhead = 16 * kLine;
+  static_assert(kBlock % kLanes == 0);
+  for (std::size_t i = 0; i < std::min(bytes, kAhead); i += kLine) {
+    ask_for(dst + i, src + i);
+  }
+  std::size_t i = 0;
+  for (; i + kBlock <= bytes; i += kBlock) {
+    // Not beyond the end: what follows may be another slot, which the other rank reads.
+    for (std::size_t k = 0; k < kBlock && i + k + kAhead < bytes; k += kLine) {
+      ask_for(dst + i + k + kAhead, src + i + k + kAhead);
+    }
+    for (std::size_t k = 0; k < kBlock; k += kLanes) {
+      hn::StoreU(hn::LoadU(tag, src + i + k), tag, dst + i + k);
+    }
+  }
+  std::memcpy(dst + i, src + i, bytes - i);
+#endif
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace isthmus
 
@@ -44,6 +83,12 @@ HWY_AFTER_NAMESPACE();
 namespace isthmus {
 
 HWY_EXPORT(stream_blocks);
+HWY_EXPORT(copy_ahead);
+
+void copy_bytes_ahead(void* dst, const void* src, std::size_t bytes) {
+  HWY_DYNAMIC_DISPATCH(copy_ahead)
+  (static_cast<std::uint8_t*>(dst), static_cast<const std::uint8_t*>(src), bytes);
+}
 
 void copy_bytes_streaming(void* dst, const void* src, std::size_t bytes) {
   if (bytes < kStreamingBytesMin) {

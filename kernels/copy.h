@@ -24,12 +24,25 @@ inline void copy_two(char* dst, const char* src, std::size_t bytes) {
 
 }  // namespace copy_detail
 
-// memcpy whose short copies (up to 64 bytes, the payload of one cache line) need no call.
+// For memory that another core has touched last: asks for the lines that it will write, for
+// writing, and for those that it will read, 1 KiB ahead. Such a line takes 100 to 300 ns to come, a
+// store does not ask for it early enough, and the processor's own prefetching stays within a page.
+void copy_bytes_ahead(void* dst, const void* src, std::size_t bytes);
+
+// From so many bytes on copies ask ahead.
+inline constexpr std::size_t kAheadBytesMin = 512;
+
+// memcpy whose short copies (up to 64 bytes, the payload of one cache line) need no call, and whose
+// long ones ask ahead.
 inline void copy_bytes(void* dst, const void* src, std::size_t bytes) {
   char* to = static_cast<char*>(dst);
   const char* from = static_cast<const char*>(src);
   if (bytes > 64) [[unlikely]] {
-    std::memcpy(to, from, bytes);
+    if (bytes >= kAheadBytesMin) {
+      copy_bytes_ahead(to, from, bytes);
+    } else {
+      std::memcpy(to, from, bytes);
+    }
   } else if (bytes > 32) {
     copy_detail::copy_two<32>(to, from, bytes);
   } else if (bytes > 16) {

@@ -37,8 +37,11 @@ void check_copies(void (*copy)(void*, const void*, std::size_t)) {
       for (std::size_t bytes = 0; bytes <= 300; ++bytes) {
         check_copy(copy, bytes, dst_offset, src_offset);
       }
-      for (const std::size_t bytes : {kStreamingBytesMin - 1, kStreamingBytesMin,
-                                      kStreamingBytesMin + 319, std::size_t{100003}}) {
+      for (const std::size_t bytes :
+           {kAheadBytesMin - 1, kAheadBytesMin, kAheadBytesMin + 1, std::size_t{767},
+            std::size_t{1024}, std::size_t{1087}, std::size_t{1279}, std::size_t{1280},
+            kStreamingBytesMin - 1, kStreamingBytesMin, kStreamingBytesMin + 319,
+            std::size_t{100003}}) {
         check_copy(copy, bytes, dst_offset, src_offset);
       }
     }
