@@ -124,7 +124,7 @@ Tuning at_once(const Topology&, const Payload&) {
 }
 
 Tuning staged_whole(const Topology&, const Payload& payload) {
-  return in_pieces(payload, quarter(payload), 6, 4, 2);
+  return in_pieces(payload, quarter(payload), 6, 6, 2);
 }
 
 Tuning staged_to_reduce(const Topology&, const Payload& payload) {
@@ -142,7 +142,7 @@ Tuning staged_blocks(const Topology& topology, const Payload& payload) {
   const std::size_t ranks = std::max<std::size_t>(ranks_of(topology), 2);
   const std::size_t piece = std::max(quarter(payload) * 2 / ranks, kPieceLeast);
   const std::size_t room = std::max<std::size_t>(kStageBytesMax / (8 * ranks), 4096);
-  return in_pieces(payload, std::min(piece, room), ranks_of(topology) + 5, 4, 2);
+  return in_pieces(payload, std::min(piece, room), ranks_of(topology) + 5, 6, 2);
 }
 
 bool stages_blocks(const Topology& topology, const Payload& payload) {

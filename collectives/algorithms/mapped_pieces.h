@@ -46,13 +46,17 @@ inline void publish_read(Builder& b, const Tuning& tuning, std::uint32_t piece) 
 
 // Every rank shows and reads: `show(piece)` fills the piece's slot, `lead` pieces ahead of the one
 // that everyone has shown and that `take(piece)` reads.
+//
+// With 2 lead + 2 slots nobody need say what it has read: a rank that shows piece p has read all up
+// to p - lead - 1, and a slot is filled for piece p + lead + 1 once everyone has shown piece p.
 template <typename Show, typename Take>
 Result<Schedule> exchange_pieces(Builder& b, const Tuning& tuning, const Show& show,
                                  const Take& take) {
+  const bool implied = tuning.slots >= 2 * tuning.lead + 2;
   std::uint32_t staged = 0;
   for (std::uint32_t piece = 0; piece < tuning.pieces; ++piece) {
     for (; staged < tuning.pieces && staged <= piece + tuning.lead; ++staged) {
-      if (staged >= tuning.slots) {
+      if (staged >= tuning.slots && !implied) {
         b.await_all(kRead, staged - tuning.slots + 1);
       }
       show(staged);
@@ -60,7 +64,9 @@ Result<Schedule> exchange_pieces(Builder& b, const Tuning& tuning, const Show& s
     }
     await_staged(b, piece);
     take(piece);
-    publish_read(b, tuning, piece);
+    if (!implied) {
+      publish_read(b, tuning, piece);
+    }
   }
   return b.build();
 }
