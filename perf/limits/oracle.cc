@@ -23,18 +23,20 @@ struct Options {
   std::size_t most = 64 << 20;
   std::size_t factor = 4;
   bool touch = true;
-  std::string idle;  // Default: pause, or yield when ranks outnumber processors.
+  bool huge = false;  // Private buffers in huge pages; the peers' buffers are in what malloc gives.
+  std::string idle;   // Default: pause, or yield when ranks outnumber processors.
   int looks = 3;
   Tuning tuning;
 };
 
 [[noreturn]] void usage(const char* what) {
-  std::fprintf(stderr,
-               "oracle: %s\n"
-               "options: --ranks --kernels a,b --label --min --max --factor --touch 0|1\n"
-               "  --idle spin|pause|yield|sleep|futex --looks --slot-kib --slots --spacing\n"
-               "  --want LINES --demote 0|1 --prefetch LINES --pages --ahead-kib --stream-mib\n",
-               what);
+  std::fprintf(
+      stderr,
+      "oracle: %s\n"
+      "options: --ranks --kernels a,b --label --min --max --factor --touch 0|1 --huge 0|1\n"
+      "  --idle spin|pause|yield|sleep|futex --looks --slot-kib --slots --spacing\n"
+      "  --want LINES --demote 0|1 --prefetch LINES --pages --ahead-kib --stream-mib\n",
+      what);
   std::exit(2);
 }
 
@@ -56,6 +58,8 @@ void set(Options* options, std::string_view key, const char* text) {
     options->factor = number;
   } else if (key == "--touch") {
     options->touch = number != 0;
+  } else if (key == "--huge") {
+    options->huge = number != 0;
   } else if (key == "--idle") {
     options->idle = text;
   } else if (key == "--looks") {
@@ -154,7 +158,7 @@ void run_kernel(const Options& options, const std::string& name, Team* team, Ker
   const std::size_t room = std::min(options.most, kernel->most_bytes());
   float* buffer = kernel->buffer();
   if (buffer == nullptr) {
-    buffer = reinterpret_cast<float*>(Team::own(room));
+    buffer = reinterpret_cast<float*>(Team::own(room, options.huge));
   }
   for (std::size_t bytes = options.least; bytes <= room;) {
     const std::size_t count = bytes / sizeof(float);

@@ -36,12 +36,13 @@ double now_us() {
   _exit(1);
 }
 
-std::byte* map(std::size_t bytes, int flags) {
+std::byte* map(std::size_t bytes, int flags, bool huge) {
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) {
     fail("mmap");
   }
-  madvise(p, bytes, MADV_HUGEPAGE);  // Only a wish: without huge pages the program still runs.
+  // Only a wish: without huge pages, or with them, the program still runs.
+  madvise(p, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   return static_cast<std::byte*>(p);
 }
 
@@ -66,11 +67,11 @@ Team::Team(int size, Waiting waiting)
 }
 
 std::byte* Team::share(std::size_t bytes) {
-  return map(bytes, MAP_SHARED);
+  return map(bytes, MAP_SHARED, true);
 }
 
-std::byte* Team::own(std::size_t bytes) {
-  return map(bytes, MAP_PRIVATE);
+std::byte* Team::own(std::size_t bytes, bool huge) {
+  return map(bytes, MAP_PRIVATE, huge);
 }
 
 void Team::fork() {

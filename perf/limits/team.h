@@ -46,7 +46,7 @@ class Team {
   static std::byte* share(std::size_t bytes);
 
   // Memory of this process alone.
-  static std::byte* own(std::size_t bytes);
+  static std::byte* own(std::size_t bytes, bool huge);
 
   // Splits into `size` processes. The parent is the last rank; it reports and reaps.
   void fork();
