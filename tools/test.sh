@@ -18,7 +18,8 @@ python_tests() {
       folders+=("$folder")
     fi
   done
-  .venv/bin/python -m pytest -q "${folders[@]}"
+  # Files side by side: most of a test is processes that start, import torch and wait.
+  .venv/bin/python -m pytest -q -n "$JOBS" --dist loadfile "${folders[@]}"
 }
 
 mkdir -p build
