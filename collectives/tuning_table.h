@@ -44,6 +44,9 @@ struct TunedRanks {
 
   bool measured(OpKind op, std::string_view name) const;
 
+  // Whether copies between processes were measured.
+  bool pulls() const { return measured(OpKind::kAllGather, "pull_all_gather"); }
+
   bool operator==(const TunedRanks&) const = default;
 };
 

@@ -244,9 +244,10 @@ Status World::Impl::start(const WorldOptions& given, Rendezvous& store) {
     report_failure(error, options.rank, store, prefix);
     return error;
   }
-  ISTHMUS_ASSIGN(AddressBook book,
-                 exchange_cards(mine, options.rank == 0 ? load_tuning_text() : std::string(),
-                                options.size, store, prefix, deadline));
+  ISTHMUS_ASSIGN(
+      AddressBook book,
+      exchange_cards(mine, options.rank == 0 && options.tuned ? load_tuning_text() : std::string(),
+                     options.size, store, prefix, deadline));
   cards_ = std::move(book.cards);
   if (!book.tuning.empty()) {
     ISTHMUS_ASSIGN(TuningTable table, TuningTable::from_json(book.tuning));

@@ -285,6 +285,12 @@ class Isthmus(unittest.TestCase):
                                   env=env).stdout)
             self.assertTrue(told["measured"])
             self.assertIn(str(path), told["costs"])
+            # What it predicts is compared with what is measured between its sizes.
+            checked = run("tune", "--check", "--json", env=env)
+            self.ended(checked)
+            rows = json.loads(checked.stdout)
+            self.assertTrue({row["op"] for row in rows} >= {"all_reduce", "all_gather"})
+            self.assertTrue(all(row["measured_us"] > 0 and row["predicted_us"] > 0 for row in rows))
             # Another number of ranks is added; what is there stays.
             self.ended(run("tune", "--ranks", "3", env=env))
             self.assertEqual([part["ranks"] for part in json.loads(path.read_text())["ranks"]],

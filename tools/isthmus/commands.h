@@ -58,6 +58,7 @@ int run_schedule_explain(const ScheduleOptions& options);
 struct TuneOptions {
   std::vector<int> ranks;  // numbers of ranks to measure; empty: the usual ones
   std::string output;      // file; empty: where the library looks
+  bool check = false;      // measure how good its predictions are, and write nothing
   bool json = false;
 };
 

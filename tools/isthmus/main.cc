@@ -153,7 +153,11 @@ void add_tune(CLI::App* app, TuneOptions* options, Chosen* chosen) {
   tune->add_option("--output", options->output,
                    "the file to write (default: where the library looks, see ISTHMUS_TUNE_FILE)")
       ->type_name("FILE");
-  tune->add_flag("--json", options->json, "print the table, for programs");
+  tune->add_flag(
+      "--check", options->check,
+      "measure the picked algorithms at sizes between the table's, and print how far off "
+      "its predictions are; writes nothing");
+  tune->add_flag("--json", options->json, "print the table, or the check, for programs");
 }
 
 // Nothing to run: names the commands that there are at this level.

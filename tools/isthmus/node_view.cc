@@ -33,6 +33,7 @@ NodeView view_of(const ScheduleOptions& options) {
     costs = tuned->costs;
     costs.sharing = sharing;
     view.tuned = *tuned;
+    view.topology.set_pulls(tuned->pulls());
     view.costs_from =
         fmt::format("measured on this machine with {} ranks ({})", tuned->ranks, path);
   } else if (table.ok()) {

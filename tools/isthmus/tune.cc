@@ -20,6 +20,7 @@
 #include "tools/command_line/command_line.h"
 #include "tools/isthmus/commands.h"
 #include "tools/isthmus/node_view.h"
+#include "tools/isthmus/tune_check.h"
 #include "tools/isthmus/tune_rank.h"
 #include "tools/launch/launch.h"
 
@@ -141,6 +142,7 @@ void keep_others(const std::string& path, TuningTable* table) {
 std::string picks_text(const TunedRanks& tuned, OpKind op) {
   Topology topology = Topology::grid(1, tuned.ranks);
   topology.set_node_costs(tuned.costs);
+  topology.set_pulls(tuned.pulls());
   std::string text;
   std::string_view last;
   std::size_t before = 0;
@@ -210,6 +212,10 @@ int run_tune(const TuneOptions& options) {
                "isthmus tune: there is no place for the table: ISTHMUS_TUNE_FILE is none, or HOME "
                "is not set; give --output FILE\n");
     return kExitUsage;
+  }
+  if (options.check) {
+    const Result<TuningTable> table = read_tuning(path);
+    return table.ok() ? run_tune_check(*table, options.ranks, options.json) : say(table.error());
   }
   std::vector<int> counts = options.ranks.empty() ? usual_ranks() : options.ranks;
   std::sort(counts.begin(), counts.end());

@@ -20,23 +20,10 @@
 #include "kernels/reduce.h"
 #include "tools/command_line/command_line.h"
 #include "tools/isthmus/node_view.h"
-#include "transport/file_store.h"
+#include "tools/isthmus/tune_timer.h"
 
 namespace isthmus {
 namespace {
-
-// Memory of all ranks together, so that a large node is not filled.
-constexpr std::size_t kMemoryBytes = std::size_t{1} << 30;
-constexpr std::size_t kBufferBytesMax = std::size_t{64} << 20;
-
-// Of one time, in batches that are short against a time slice: what else runs then takes part in
-// few of them, not a little in all. Ranks that share processors lag and catch up: longer ones.
-constexpr double kTimeUs = 8000.0;
-constexpr double kTimeSharedUs = 20000.0;
-constexpr int kBatches = 25;
-constexpr int kBatchesShared = 7;
-constexpr int kBatchesMin = 3;
-constexpr int kIterationsMax = 20000;
 
 // An algorithm that is expected to be slower than the best by so much is not worth a look.
 constexpr double kHopeless = 3.0;
@@ -44,9 +31,9 @@ constexpr double kHopeless = 3.0;
 // More than this is a machine that was busy with something else.
 constexpr double kFactorMost = 20.0;
 
-// Sizes are each 8 times the one before; the line's payload first.
-constexpr std::array<std::size_t, 9> kSizes = {48,     64,      512,      4096,    32768,
-                                               262144, 2097152, 16777216, 67108864};
+// The line's payload first.
+constexpr std::array<std::size_t, 11> kSizes = {48,     64,      512,     4096,     16384,   65536,
+                                                262144, 1048576, 4194304, 16777216, 67108864};
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -60,46 +47,27 @@ double clock_us(bool shared) {
   return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
 }
 
-// Aligned as buffers of programs are, and touched.
-constexpr std::size_t kPage = 4096;
-
-struct Free {
-  void operator()(std::byte* memory) const { std::free(memory); }
-};
-
-using Memory = std::unique_ptr<std::byte, Free>;
-
-Memory allocate(std::size_t bytes) {
-  Memory memory(static_cast<std::byte*>(std::aligned_alloc(kPage, bytes)));
-  if (memory != nullptr) {
-    std::memset(memory.get(), 0, bytes);
-  }
-  return memory;
+double sharing_of(int ranks) {
+  return std::max(1.0, static_cast<double>(ranks) / processors_allowed());
 }
 
 class Tuner {
  public:
-  Tuner(Communicator& group, const Member& member, const TuneArena& arena,
+  Tuner(World& world, const Member& member, const TuneArena& arena,
         const std::function<void(double, std::string_view)>& progress)
-      : group_(group),
+      : group_(world.communicator()),
         member_(member),
         arena_(arena),
         progress_(progress),
         ranks_(static_cast<std::size_t>(member.size)),
-        buffer_bytes_(std::min(kBufferBytesMax, kMemoryBytes / 2 / ranks_) & ~(kPage - 1)),
-        input_(allocate(buffer_bytes_)),
-        output_(allocate(buffer_bytes_)) {
+        timer_(world, member, sharing_of(member.size)) {
     tuned_.ranks = member.size;
-    tuned_.costs.sharing = std::max(1.0, static_cast<double>(member.size) / processors_allowed());
+    tuned_.costs.sharing = sharing_of(member.size);
     tuned_.costs.measured = true;
   }
 
   Result<TunedRanks> run() {
-    if (input_ == nullptr || output_ == nullptr) {
-      return Error{
-          .code = Code::kResource,
-          .message = fmt::format("cannot allocate two buffers of {} bytes", buffer_bytes_)};
-    }
+    ISTHMUS_TRY(timer_.prepare());
     ISTHMUS_TRY(measure_flags());
     ISTHMUS_TRY(measure_rates());
     ISTHMUS_TRY(measure_pull());
@@ -110,9 +78,9 @@ class Tuner {
  private:
   bool shared() const { return tuned_.costs.sharing > 1.0; }
 
-  std::byte* input(std::size_t at) const { return input_.get() + at; }
+  std::byte* input(std::size_t at) const { return timer_.own().input + at; }
 
-  std::byte* output(std::size_t at) const { return output_.get() + at; }
+  std::byte* output(std::size_t at) const { return timer_.own().output + at; }
 
   void say(double share, std::string_view what) {
     member_.alive();
@@ -121,40 +89,9 @@ class Tuner {
     }
   }
 
-  // Rank 0's number for all.
-  Result<int> agree(int value) {
-    std::int32_t agreed = value;
-    ISTHMUS_TRY(group_.broadcast(&agreed, 1, DType::kInt32, 0));
-    return agreed;
-  }
-
-  // Median of a few batches of calls, back to back, as rank 0 sees them.
-  Result<double> time_us(const Call& call) {
-    ISTHMUS_TRY(group_.run(call));
-    const std::int64_t before = monotonic_ns();
-    ISTHMUS_TRY(group_.run(call));
-    const double once = std::max(static_cast<double>(monotonic_ns() - before) * 1e-3, 0.05);
-    const double time = shared() ? kTimeSharedUs : kTimeUs;
-    const int most = shared() ? kBatchesShared : kBatches;
-    ISTHMUS_ASSIGN(const int size,
-                   agree(std::clamp(static_cast<int>(time / most / once), 1, kIterationsMax)));
-    const int batches = std::clamp(static_cast<int>(time / once), kBatchesMin, most);
-    ISTHMUS_ASSIGN(const int agreed, agree(batches));
-    std::vector<double> times;
-    for (int batch = 0; batch < agreed; ++batch) {
-      const std::int64_t begin = monotonic_ns();
-      for (int i = 0; i < size; ++i) {
-        ISTHMUS_TRY(group_.run(call));
-      }
-      times.push_back(static_cast<double>(monotonic_ns() - begin) * 1e-3 / size);
-    }
-    member_.alive();
-    return median(std::move(times));
-  }
-
   Status measure_flags() {
     say(0.0, "flags");
-    ISTHMUS_ASSIGN(const double barrier_us, time_us({}));
+    ISTHMUS_ASSIGN(const double barrier_us, timer_.time_us("", {}));
     NodeCosts& costs = tuned_.costs;
     if (shared()) {
       costs.switch_us = barrier_us / costs.sharing;
@@ -234,7 +171,8 @@ class Tuner {
   Status measure_rates() {
     NodeCosts& costs = tuned_.costs;
     std::array<double, RateCurve::kPoints> footprints = NodeCosts::kFootprints;
-    footprints.back() = std::min(footprints.back(), 2.0 * static_cast<double>(buffer_bytes_));
+    footprints.back() =
+        std::min(footprints.back(), 2.0 * static_cast<double>(timer_.buffer_bytes()));
     for (RateCurve* curve : {&costs.copy, &costs.read, &costs.combine, &costs.reduce}) {
       curve->bytes = footprints;
     }
@@ -272,43 +210,28 @@ class Tuner {
     return {};
   }
 
-  // Copies between processes, where the kernel lets these ranks: what an all_gather by them takes,
-  // less its flags and the copy of the own block.
+  // Copies between processes, where the kernel lets these ranks: what an all_gather in place by
+  // them takes, less its flags.
   Status measure_pull() {
-    group_.force_algorithm("pull_all_gather");
-    const Call any = call_of(OpKind::kAllGather, TuneArena::kPieceBytes);
-    if (group_.algorithm_of(any) == "pull_all_gather") {
+    constexpr std::string_view kName = "pull_all_gather";
+    if (timer_.runs_by(kName,
+                       timer_.call_of(OpKind::kAllGather, TuneArena::kPieceBytes, timer_.own()))) {
       topology_.set_pulls(true);
       NodeCosts& costs = tuned_.costs;
       costs.pull.bytes = costs.copy.bytes;
       for (std::size_t point = 0; point < costs.pull.bytes.size(); ++point) {
-        // The whole output is half the footprint, as large as a buffer is.
-        const std::size_t block = std::max(
-            static_cast<std::size_t>(costs.pull.bytes[point]) / (2 * ranks_) & ~(kCacheLine - 1),
-            kCacheLine);
+        const std::size_t whole =
+            std::min(static_cast<std::size_t>(costs.pull.bytes[point]), timer_.buffer_bytes());
+        const std::size_t block = std::max(whole / ranks_ & ~(kCacheLine - 1), kCacheLine);
         const double mib = static_cast<double>(block) / 1048576.0;
-        ISTHMUS_ASSIGN(const double us, time_us(call_of(OpKind::kAllGather, block)));
-        const double own = mib * costs.copy.us_per_mib[point];
-        const double work = (us - 2.0 * costs.wait_us(member_.size)) / costs.sharing - own;
+        ISTHMUS_ASSIGN(const double us, timer_.time_us(kName, timer_.call_of(OpKind::kAllGather,
+                                                                             block, timer_.own())));
+        const double work = (us - 2.0 * costs.wait_us(member_.size)) / costs.sharing;
         costs.pull.us_per_mib[point] =
             std::max(work / (mib * (member_.size - 1)), 0.5 * costs.read.us_per_mib[point]);
       }
     }
-    group_.force_algorithm("");
     return share_costs();
-  }
-
-  Call call_of(OpKind op, std::size_t bytes) {
-    Call call;
-    call.op = op;
-    call.dtype = DType::kFloat32;
-    call.input = input_.get();
-    call.output = output_.get();
-    call.count = bytes / sizeof(float);
-    if (op == OpKind::kBroadcast) {
-      call.input = call.output;
-    }
-    return call;
   }
 
   Status measure_algorithms() {
@@ -319,7 +242,7 @@ class Tuner {
       for (const std::size_t bytes : kSizes) {
         done += 1.0;
         const std::size_t whole = bytes * (op_traits(op).ranked ? ranks_ : 1);
-        if (op_traits(op).scheduled && whole <= buffer_bytes_ &&
+        if (op_traits(op).scheduled && whole <= timer_.buffer_bytes() &&
             (op != OpKind::kBarrier || bytes == kSizes.front())) {
           say(0.1 + 0.9 * done / steps, fmt::format("{} {}", op_kind_name(op), bytes_text(bytes)));
           ISTHMUS_TRY(measure_size(op, bytes));
@@ -333,7 +256,15 @@ class Tuner {
 
   // The candidates of one operation and size, one after another.
   Status measure_size(OpKind op, std::size_t bytes) {
-    const Payload payload{.bytes = bytes};
+    ISTHMUS_TRY(measure_candidates(op, {.bytes = bytes}, timer_.own()));
+    if (timer_.mapped().input != nullptr) {
+      ISTHMUS_TRY(measure_candidates(op, {.bytes = bytes, .mapped = true}, timer_.mapped()));
+    }
+    return {};
+  }
+
+  // Those that this kind of memory adds to the others.
+  Status measure_candidates(OpKind op, const Payload& payload, const TuneTimer::Buffers& buffers) {
     std::vector<std::pair<const Algorithm*, double>> candidates;
     double best = 0.0;
     for (const Algorithm& algorithm : algorithms()) {
@@ -344,14 +275,19 @@ class Tuner {
                                       : std::min(best, candidates.back().second);
       }
     }
+    Payload other = payload;
+    other.mapped = false;
     for (const auto& [algorithm, expected] : candidates) {
-      if (expected <= kHopeless * best && expected > 0.0) {
-        group_.force_algorithm(algorithm->name);
-        ISTHMUS_ASSIGN(const double us, time_us(call_of(op, bytes)));
-        note(*algorithm, {bytes, us, std::clamp(us / expected, 1.0 / kFactorMost, kFactorMost)});
+      const bool measured = payload.mapped && algorithm->applicable(topology_, other);
+      const Call call = timer_.call_of(op, payload.bytes, buffers);
+      if (measured || expected > kHopeless * best || expected <= 0.0 ||
+          !timer_.runs_by(algorithm->name, call)) {
+        continue;
       }
+      ISTHMUS_ASSIGN(const double us, timer_.time_us(algorithm->name, call));
+      note(*algorithm,
+           {payload.bytes, us, std::clamp(us / expected, 1.0 / kFactorMost, kFactorMost)});
     }
-    group_.force_algorithm("");
     return {};
   }
 
@@ -372,24 +308,16 @@ class Tuner {
   const TuneArena& arena_;
   const std::function<void(double, std::string_view)>& progress_;
   const std::size_t ranks_;
-  const std::size_t buffer_bytes_;
-  const Memory input_;
-  const Memory output_;
+  TuneTimer timer_;
   TunedRanks tuned_;
   Topology topology_ = Topology::grid(1, static_cast<int>(ranks_));
 };
 
 Status measure(const Member& member, const TuneArena& arena,
                const std::function<void(double, std::string_view)>& progress) {
-  ISTHMUS_ASSIGN(const std::unique_ptr<FileStore> store, FileStore::create(member.store));
-  WorldOptions options;
-  options.rank = member.rank;
-  options.size = member.size;
-  options.incarnation = "tune";
-  ISTHMUS_ASSIGN(const std::unique_ptr<World> world, World::create(options, *store));
-  member.joined();
+  ISTHMUS_ASSIGN(const std::unique_ptr<World> world, join_to_measure(member));
   TuningTable table;
-  ISTHMUS_ASSIGN(TunedRanks tuned, Tuner(world->communicator(), member, arena, progress).run());
+  ISTHMUS_ASSIGN(TunedRanks tuned, Tuner(*world, member, arena, progress).run());
   table.version = std::string(kVersion);
   table.machine = MachineKey::read();
   table.ranks.push_back(std::move(tuned));
