@@ -52,6 +52,11 @@ inline std::size_t operands_of(const Call& call) {
   return call.inputs.empty() ? 1 : call.inputs.size();
 }
 
+// The only operand of a call that has one.
+inline const void* input_of(const Call& call) {
+  return call.inputs.empty() ? call.input : call.inputs.front();
+}
+
 // Whether each rank knows only the lengths of its own blocks.
 bool lengths_unknown(const Call& call);
 

@@ -99,7 +99,7 @@ Status Group::make_operand(const Call& call, const Terms& terms, Run* run) {
                                         channel_.world_rank(), op_kind_name(call.op), channel_.name,
                                         bytes, red_op_name(call.red_op))};
   }
-  const void* const only[] = {call.input};
+  const void* const only[] = {input_of(call)};
   const bool divided = !terms.binned && divides_first(call);
   const double factor = divided ? 1.0 / static_cast<double>(terms.operands) : call.factor;
   const Operands operands{
@@ -127,11 +127,11 @@ Status Group::run_alone(const Call& call, const Terms& terms) const {
     return {};
   }
   if (op_traits(call.op).reduces && call.red_op == RedOp::kPremulSum) {
-    scale_kernel(call.dtype)(call.output, call.input, count, call.factor);
+    scale_kernel(call.dtype)(call.output, input_of(call), count, call.factor);
     return {};
   }
-  if (op_traits(call.op).input != Party::kNobody && bytes != 0 && call.input != call.output) {
-    std::memmove(call.output, call.input, bytes);
+  if (op_traits(call.op).input != Party::kNobody && bytes != 0 && input_of(call) != call.output) {
+    std::memmove(call.output, input_of(call), bytes);
   }
   return {};
 }
@@ -149,7 +149,7 @@ Payload Group::payload_of(const Call& call, const Terms& terms) const {
   // What is made beforehand lies in memory of the run.
   if (bytes >= kExposedLeast && payload.even && !makes_operand(call, terms)) {
     const std::uint32_t ranks = channel_.ranks();
-    payload.mapped = engine_.exposes(call.input, input_bytes(call, channel_.rank, ranks)) &&
+    payload.mapped = engine_.exposes(input_of(call), input_bytes(call, channel_.rank, ranks)) &&
                      (!peers_read_output(call.op) ||
                       engine_.exposes(call.output, output_bytes(call, channel_.rank, ranks)));
   }
@@ -249,7 +249,7 @@ void Group::bind(const Call& call, const Terms& terms, const CallOptions& option
   run->info.root = call.root;
   run->info.count = announced_count(call);
   run->input = run->operand.memory != nullptr ? run->operand.memory.get()
-                                              : static_cast<const std::byte*>(call.input);
+                                              : static_cast<const std::byte*>(input_of(call));
   if (terms.binned) [[unlikely]] {
     bind_sums(call, terms, run);
   } else {

@@ -67,6 +67,8 @@ class BackendIsthmus final : public BackendBase {
                                                request);
   }
 
+  Issuer& issuer() { return issuer_; }
+
   const std::string getBackendName() const override { return kName; }
 
   c10::intrusive_ptr<BackendOptions> getBackendOptions() override { return options_; }

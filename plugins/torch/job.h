@@ -199,6 +199,7 @@ struct Job {
   bool nested = false;                           // the future holds a list of lists
   std::vector<Call> calls;                       // collectives, in order
   std::vector<std::vector<std::size_t>> counts;  // of blocks that differ in length
+  std::vector<const void*> pointers;             // of several operands of a call
   std::vector<WorkRef> parts;                    // what runs
   std::vector<Copy> copies;                      // done once all parts are
   Tensors inputs;                                // where they are not the outputs; for records

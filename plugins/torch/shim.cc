@@ -13,6 +13,7 @@
 #include <torch/version.h>
 
 #include "plugins/torch/backend.h"
+#include "plugins/torch/contributions.h"
 #include "plugins/torch/flight_recorder.h"
 #include "plugins/torch/group_memory.h"
 #include "plugins/torch/store.h"
@@ -62,6 +63,11 @@ std::uint32_t tag_of_new_thread() {
   }
 }
 
+WorkPtr reduce_contributions(BackendIsthmus& backend, const at::Tensor& output,
+                             const Tensors& contributions, const c10d::AllreduceOptions& options) {
+  return all_reduce_contributions(backend.issuer(), output, contributions, options);
+}
+
 // A context manager around a GroupMemoryScope.
 void bind_group_memory(py::module_& module) {
   struct Memory {
@@ -103,6 +109,8 @@ PYBIND11_MODULE(ISTHMUS_SHIM_NAME, module) {
                    self.world().mapped(tensor.data_ptr(), tensor.nbytes());
           },
           py::arg("tensor"))
+      .def("all_reduce_contributions", &reduce_contributions, py::arg("output"),
+           py::arg("contributions"), py::arg("options"), py::call_guard<py::gil_scoped_release>())
       .def(
           "monitored_barrier",
           [](BackendIsthmus& self, milliseconds timeout) {

@@ -370,6 +370,10 @@ TEST(SeveralOperands, AreCombinedWithoutTheModeToo) {
         REQUIRE_OK(
             group.all_reduce_contributions(inputs, a.data(), count, DType::kFloat32, RedOp::kAvg));
         REQUIRE_RANK(a == std::vector<float>(count, 4.0F));
+        const void* const one[] = {b.data()};
+        REQUIRE_OK(
+            group.all_reduce_contributions(one, a.data(), count, DType::kFloat32, RedOp::kSum));
+        REQUIRE_RANK(a == std::vector<float>(count, 20.0F));
         std::vector<std::int32_t> many(count, group.rank() + 1);
         const std::vector<const void*> same(5, many.data());
         REQUIRE_OK(

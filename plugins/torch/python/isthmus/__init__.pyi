@@ -1,3 +1,4 @@
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -14,6 +15,13 @@ class tag:
     def __enter__(self) -> "tag": ...
     def __exit__(self, *_: object) -> None: ...
 
+def all_reduce_contributions(
+    output: Tensor,
+    contributions: Iterable[Tensor],
+    op: Any = None,
+    group: Any = None,
+    async_op: bool = False,
+) -> Any: ...
 def empty(*size: Any, dtype: _dtype | None = None, group: Any = None) -> Tensor: ...
 def use_group_memory(module: _Model) -> _Model: ...
 def monitored_barrier(
