@@ -76,12 +76,12 @@ TABLES = {
         goals.cpp,
     ),
     "others-p2": Table(
-        "the other collectives, C++, 2 ranks", (2,), (ISTHMUS, *MPI), f"--ops {OTHERS}", goals.cpp
+        "the other collectives, C++, 2 ranks", (2,), (ISTHMUS, *MPI, BARE), f"--ops {OTHERS}", goals.cpp
     ),
     "others-p48": Table(
         "the other collectives, C++, 4 and 8 ranks",
         (4, 8),
-        (ISTHMUS, *MPI_CROWDED),
+        (ISTHMUS, *MPI_CROWDED, BARE),
         f"--ops {OTHERS}",
         goals.cpp,
     ),
@@ -147,7 +147,7 @@ class Bar:
 def bare_options(options):
     """Of bench's options those that the bare kernels know, too."""
     words = options.split()
-    known = ("--min", "--max", "--touch")
+    known = ("--ops", "--min", "--max", "--touch")
     pairs = zip(words[::2], words[1::2], strict=True)
     return " ".join(f"{key} {value}" for key, value in pairs if key in known)
 

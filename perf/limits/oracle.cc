@@ -1,4 +1,4 @@
-// oracle: what an all-reduce, and a barrier, must cost on this machine at least.
+// oracle: what collectives must cost on this machine at least.
 //
 // Forks P ranks and times bare kernels (perf/limits/kernels.h). Prints the CSV of perf/peers:
 // label,op,ranks,bytes,us_median,us_min,us_max,calls,repetitions. See README.md for the options.
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "perf/limits/kernels.h"
+#include "perf/limits/moves.h"
 
 namespace isthmus::limits {
 namespace {
@@ -18,7 +19,8 @@ namespace {
 struct Options {
   int ranks = 2;
   std::string kernels = "barrier,line,lines,slots,pipeline,cico,sliced,cma,direct";
-  std::string label;  // Added to the kernel's name.
+  std::string ops = "all_reduce";  // Of the others all kernels run.
+  std::string label;               // Added to the kernel's name.
   std::size_t least = 8;
   std::size_t most = 64 << 20;
   std::size_t factor = 4;
@@ -30,13 +32,13 @@ struct Options {
 };
 
 [[noreturn]] void usage(const char* what) {
-  std::fprintf(
-      stderr,
-      "oracle: %s\n"
-      "options: --ranks --kernels a,b --label --min --max --factor --touch 0|1 --huge 0|1\n"
-      "  --idle spin|pause|yield|sleep|futex --looks --slot-kib --slots --spacing\n"
-      "  --want LINES --demote 0|1 --prefetch LINES --pages --ahead-kib --stream-mib\n",
-      what);
+  std::fprintf(stderr,
+               "oracle: %s\n"
+               "options: --ranks --ops a,b --kernels a,b --label --min --max --factor --touch 0|1 "
+               "--huge 0|1\n"
+               "  --idle spin|pause|yield|sleep|futex --looks --slot-kib --slots --spacing\n"
+               "  --want LINES --demote 0|1 --prefetch LINES --pages --ahead-kib --stream-mib\n",
+               what);
   std::exit(2);
 }
 
@@ -46,6 +48,8 @@ void set(Options* options, std::string_view key, const char* text) {
   Tuning& tuning = options->tuning;
   if (key == "--ranks") {
     options->ranks = small;
+  } else if (key == "--ops") {
+    options->ops = text;
   } else if (key == "--kernels") {
     options->kernels = text;
   } else if (key == "--label") {
@@ -187,7 +191,60 @@ std::vector<std::string> split(const std::string& list) {
   return parts;
 }
 
-int run(const Options& options) {
+// Values depend on rank and position; every byte that has come is looked at.
+void check_move(Team& team, Mover* mover, MoveOp op, std::byte* a, std::byte* b,
+                std::size_t block) {
+  const auto value = [&](int rank, std::size_t i) {
+    return static_cast<std::byte>(static_cast<std::size_t>(rank) * 37 + i % 251);
+  };
+  const std::size_t size = op == MoveOp::kBroadcast ? 1 : static_cast<std::size_t>(team.size());
+  const auto own = static_cast<std::size_t>(team.rank());
+  for (std::size_t i = 0; i < block * size; ++i) {
+    a[i] = value(team.rank(), i);
+  }
+  mover->move(op, a, b, block);
+  for (std::size_t o = 0; o < size; ++o) {
+    for (std::size_t i = 0; i < block; ++i) {
+      const bool exchanges = op == MoveOp::kAllToAll;
+      const std::size_t from = (exchanges ? own : o) * block + i;
+      if ((exchanges ? b : a)[o * block + i] != value(static_cast<int>(o), from)) {
+        std::fprintf(stderr, "oracle: rank %d: byte %zu of block %zu is wrong\n", team.rank(), i,
+                     o);
+        std::exit(1);
+      }
+    }
+  }
+  team.meet();  // Nobody rewrites what another still looks at.
+}
+
+int run_moves(const Options& options, const std::string& op_name, MoveOp op) {
+  for (const char* name : {"pull", "stage"}) {
+    const bool crowded = Team(options.ranks, {}).crowded();
+    Team team(options.ranks, waiting(options, crowded));
+    const std::unique_ptr<Mover> mover = make_mover(name, &team, options.tuning);
+    if (!mover->moves(op)) {
+      continue;
+    }
+    team.fork();
+    std::byte* const a = Team::own(options.most, options.huge);
+    std::byte* const b = Team::own(options.most, options.huge);
+    for (std::size_t bytes = options.least; bytes <= options.most; bytes *= options.factor) {
+      const std::size_t size = op == MoveOp::kBroadcast ? 1 : static_cast<std::size_t>(team.size());
+      const std::size_t block = std::max(bytes / size, sizeof(float));
+      check_move(team, mover.get(), op, a, b, block);
+      const auto touch = [&] { std::memset(a, 0, block * size); };
+      touch();
+      const Times times = team.measure([&] { mover->move(op, a, b, block); },
+                                       options.touch ? touch : std::function<void()>());
+      print(team, std::string("bare-") + name + options.label, op_name.c_str(), block * size,
+            times);
+    }
+    team.join();
+  }
+  return 0;
+}
+
+int run_all_reduce(const Options& options) {
   for (const std::string& name : split(options.kernels)) {
     const bool crowded = Team(options.ranks, {}).crowded();
     Team team(options.ranks, waiting(options, crowded));
@@ -205,6 +262,18 @@ int run(const Options& options) {
     team.fork();
     run_kernel(options, "bare-" + name, &team, kernel.get());
     team.join();
+  }
+  return 0;
+}
+
+int run(const Options& options) {
+  for (const std::string& name : split(options.ops)) {
+    MoveOp op{};
+    if (move_op(name, &op)) {
+      run_moves(options, name, op);
+    } else if (name == "all_reduce") {
+      run_all_reduce(options);
+    }  // Others have no bare kernel.
   }
   return 0;
 }

@@ -58,9 +58,13 @@ def past_two_gib() -> list[str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("nodes", ["aa", "ab"])
-def test_one_transfer_past_two_gib(nodes):
-    with Ranks(2, nodes=nodes) as ranks:
+@pytest.mark.parametrize(
+    ("nodes", "algorithm"),
+    [("aa", ""), ("ab", ""), ("aa", "pull_broadcast"), ("aa", "pull_all_reduce")],
+)
+def test_one_transfer_past_two_gib(nodes, algorithm):
+    """By shared memory, TCP, and copies between processes, which end at 0x7ffff000 bytes a call."""
+    with Ranks(2, nodes=nodes, ISTHMUS_ALGO=algorithm) as ranks:
         digests = ranks.call(__file__, "past_two_gib", limit_s=400)
     assert len({digest for each in digests for digest in each}) == 1
 
