@@ -26,6 +26,10 @@ std::span<const int> Communicator::world_ranks() const {
   return group_->channel().world_ranks;
 }
 
+const Topology& Communicator::topology() const {
+  return group_->topology();
+}
+
 Status Communicator::run(const Call& call, const CallOptions& options) {
   return group_->run(call, options);
 }

@@ -18,6 +18,7 @@ namespace isthmus {
 
 class World;
 class Group;
+class Topology;
 
 // A group of ranks and the operations on it: all_reduce(buffer, op) and its kin.
 //
@@ -129,6 +130,9 @@ class ISTHMUS_API Communicator {
   // rank take its next message, those from any rank what is left.
   Result<WorkRef> start_recv_any(void* data, std::size_t bytes, std::uint32_t tag,
                                  const CallOptions& options = {});
+
+  // The group's nodes and what they cost: what algorithms are chosen by.
+  const Topology& topology() const;
 
   // Time limit of later operations that give none.
   void set_timeout_ms(std::int64_t timeout_ms);

@@ -1,12 +1,10 @@
 #include "topology/topology.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <unordered_map>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 namespace isthmus {
 
@@ -14,16 +12,6 @@ namespace {
 
 Error invalid(std::string message) {
   return {Code::kInvalidArgument, 0, -1, std::move(message)};
-}
-
-// Reads {"alpha_us": a, "beta_us_per_mib": b}.
-LinkClass link_from(const nlohmann::json& json) {
-  return {json.at("alpha_us").get<double>(), json.at("beta_us_per_mib").get<double>()};
-}
-
-bool sane(const LinkClass& link) {
-  return std::isfinite(link.alpha_us) && std::isfinite(link.beta_us_per_mib) &&
-         link.alpha_us >= 0.0 && link.beta_us_per_mib >= 0.0;
 }
 
 }  // namespace
@@ -116,46 +104,6 @@ void Topology::set_links(const LinkClass& inside, const LinkClass& between,
   node_costs_.combine = RateCurve::flat(0.0);
   node_costs_.reduce = RateCurve::flat(gamma_us_per_mib);
   between_ = between;
-}
-
-std::string Topology::to_json() const {
-  nlohmann::ordered_json json;
-  json["node_of"] = node_of_;
-  json["mapped"] = mapped_;
-  json["pulls"] = pulls_;
-  json["inside"] = {{"alpha_us", inside().alpha_us}, {"beta_us_per_mib", inside().beta_us_per_mib}};
-  json["between"] = {{"alpha_us", between_.alpha_us},
-                     {"beta_us_per_mib", between_.beta_us_per_mib}};
-  json["gamma_us_per_mib"] = gamma_us_per_mib();
-  return json.dump();
-}
-
-Result<Topology> Topology::from_json(std::string_view text) {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (json.is_discarded()) {
-    return invalid("The topology is no valid JSON.");
-  }
-  try {
-    const std::vector<int> node_of = json.at("node_of").get<std::vector<int>>();
-    const std::vector<bool> mapped = json.value("mapped", std::vector<bool>{});
-    ISTHMUS_ASSIGN(Topology result, make(node_of, mapped));
-    const LinkClass inside = json.contains("inside") ? link_from(json["inside"]) : result.inside();
-    const LinkClass between =
-        json.contains("between") ? link_from(json["between"]) : kBetweenDefault;
-    const double gamma = json.value("gamma_us_per_mib", result.gamma_us_per_mib());
-    if (!sane(inside) || !sane(between) || !std::isfinite(gamma) || gamma < 0.0) {
-      return invalid("The topology's link costs must be finite and not negative.");
-    }
-    if (json.contains("inside") || json.contains("gamma_us_per_mib")) {
-      result.set_links(inside, between, gamma);
-    }
-    result.set_between(between);
-    result.set_pulls(json.value("pulls", false));
-    return result;
-  } catch (const nlohmann::json::exception& error) {
-    return invalid(
-        fmt::format("The topology's JSON does not have the expected form: {}.", error.what()));
-  }
 }
 
 }  // namespace isthmus

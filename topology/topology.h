@@ -1,8 +1,6 @@
 #pragma once
 
 #include <span>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -20,7 +18,7 @@ struct LinkClass {
 
 // Which ranks of a group share a node, and what links cost: besides sizes, all that algorithms see.
 // A node is a set of ranks; `mapped` says that its ranks see each other's shared memory.
-// Plain immutable values: any thread. Ranks are group ranks, dense from 0.
+// Plain immutable values: any thread. Ranks are group ranks, dense from 0. TopologyFile keeps one.
 class Topology {
  public:
   // Most ranks of a group; simulations go up to here.
@@ -105,9 +103,6 @@ class Topology {
   // The topology of a group of some of these ranks, in the group's order. Fails with
   // kInvalidArgument on a rank that does not exist or is named twice.
   Result<Topology> restricted_to(std::span<const int> ranks) const;
-
-  std::string to_json() const;
-  static Result<Topology> from_json(std::string_view text);
 
   bool operator==(const Topology&) const = default;
 

@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -175,6 +176,54 @@ class Isthmus(unittest.TestCase):
         self.ended(result)
         self.assertRegex(result.stdout, r"ISTHMUS_LOG +warn +default")
         self.assertIn("did you mean ISTHMUS_STAGING_MB", result.stderr)
+
+    def test_info_save_of_this_machine(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "deep", "cluster.json")
+            self.ended(run("info", "--save", str(path), "--ranks", "4", "--nodes", "3",
+                           "--between-us", "20", "--between-gbit", "100",
+                           env={"ISTHMUS_TUNE_FILE": "none"}))
+            told = json.loads(path.read_text())
+            self.assertEqual((told["node"]["ranks"], told["count"]), (4, 3))
+            self.assertEqual(told["between"]["alpha_us"], 20)
+            self.assertAlmostEqual(told["between"]["beta_us_per_mib"], 83.886, places=3)
+            self.assertFalse(told["inside"]["measured"])
+            place = ["all_reduce", "--topology", str(path), "--bytes", "1M"]
+            for command in ("show", "explain", "list", "cost", "simulate", "verify"):
+                result = run("schedule", command, *place)
+                self.ended(result)
+            self.assertIn("of 12,", run("schedule", "show", *place).stdout)
+            self.assertIn("of 24,", run("schedule", "show", *place, "--ranks", "24").stdout)
+            for extra, words in ((["--ranks", "7"], "expected a multiple"),
+                                 (["--nodes", "2"], "--nodes and --locals cannot")):
+                refused = run("schedule", "show", *place, *extra)
+                self.ended(refused, 2)
+                self.assertIn(words, refused.stderr)
+            path.write_text(path.read_text().replace('"ranks": 4', '"ranks": "four"'))
+            refused = run("schedule", "show", *place)
+            self.ended(refused, 2)
+            self.assertIn('node.ranks: expected a number of ranks from 1 to 1048576, got "four"',
+                          refused.stderr)
+
+    def test_info_save_of_a_job(self):
+        with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
+            path = pathlib.Path(folder, "cluster.json")
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+            free.close()
+            ranks = [subprocess.Popen(
+                [COMMAND, "info", "--save", str(path)], stderr=subprocess.PIPE, text=True,
+                env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3", "MASTER_PORT": port,
+                     "MASTER_ADDR": "127.0.0.1", "ISTHMUS_NODE_ID": "aab"[rank]})
+                     for rank in range(3)]
+            for rank in ranks:
+                _, errors = rank.communicate(timeout=LIMIT_S)
+                self.assertEqual(rank.returncode, 0, errors)
+            told = json.loads(path.read_text())
+            self.assertEqual([node["ranks"] for node in told["nodes"]], [2, 1])
+            self.assertTrue(all(node["name"] for node in told["nodes"]))
+            self.assertGreater(told["between"]["alpha_us"], 0)
+            self.ended(run("schedule", "simulate", "all_reduce", "--topology", str(path)))
 
     def test_doctor(self):
         result = run("doctor")

@@ -1,6 +1,5 @@
-// Goal: nodes, local indexes, restriction and the JSON form of Topology agree with their contract.
-// Method: small hand-made groups, and every contiguous sub-group of an interleaved one against a
-// direct count.
+// Goal: nodes, local indexes and restriction of Topology agree with their contract. Method: small
+// hand-made groups, and every contiguous sub-group of an interleaved one against a direct count.
 
 #include "topology/topology.h"
 
@@ -76,23 +75,6 @@ TEST(TopologyTest, RestrictionKeepsMappingAndLinks) {
       EXPECT_EQ(part.between().alpha_us, 3.0);
       EXPECT_EQ(part.gamma_us_per_mib(), 5.0);
     }
-  }
-}
-
-TEST(TopologyTest, JsonRoundTrip) {
-  Topology topology = Topology::make(std::array{0, 1, 1, 0, 2}, {false, true, true}).value();
-  topology.set_links({0.25, 80.5}, {12.0, 900.0}, 33.0);
-  const Result<Topology> again = Topology::from_json(topology.to_json());
-  ASSERT_TRUE(again.ok()) << again.error().message;
-  EXPECT_EQ(again.value(), topology);
-}
-
-TEST(TopologyTest, JsonRefusesNonsense) {
-  for (const char* text : {"", "{", "[]", "{}", R"({"node_of":"x"})", R"({"node_of":[]})",
-                           R"({"node_of":[0,0],"gamma_us_per_mib":-1})",
-                           R"({"node_of":[0,0],"inside":{"alpha_us":1}})",
-                           R"({"node_of":[0,0],"mapped":[true,true]})"}) {
-    EXPECT_FALSE(Topology::from_json(text).ok()) << text;
   }
 }
 

@@ -16,9 +16,19 @@ namespace isthmus {
 struct InfoOptions {
   bool json = false;
   bool env = false;  // the variables only
+
+  // Of the topology file that `save` names; empty: none is written.
+  std::string save;
+  int ranks = 0;  // on each node; 0: one a processor
+  int nodes = 1;
+  double between_us = -1.0;  // alpha between nodes; negative: as measured, or built in
+  double between_gbit = 0.0;
 };
 
 int run_info(const InfoOptions& options);
+
+// `info --save`: alone for this machine, or together with the other ranks of a job.
+int run_info_save(const InfoOptions& options);
 
 struct StatusOptions {
   bool json = false;
@@ -35,8 +45,10 @@ int run_doctor(const DoctorOptions& options);
 struct ScheduleOptions {
   OpKind op = OpKind::kAllReduce;
   bool op_given = false;
-  int nodes = 1;
-  int locals = 2;
+  std::string topology;  // file; empty: nodes of equal size, by the three that follow
+  int ranks = 0;         // 0: not given, and so the others
+  int nodes = 0;
+  int locals = 0;
   int rank = 0;
   int root = 0;
   std::uint64_t bytes = 1ULL << 20;

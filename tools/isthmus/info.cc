@@ -182,6 +182,9 @@ void print_env(const Json& rows) {
 }  // namespace
 
 int run_info(const InfoOptions& options) {
+  if (!options.save.empty()) {
+    return run_info_save(options);
+  }
   if (options.env) {
     const Json rows = env_json();
     if (options.json) {

@@ -12,6 +12,7 @@
 #include "base/version.h"
 #include "tools/command_line/command_line.h"
 #include "tools/isthmus/commands.h"
+#include "topology/topology.h"
 
 namespace isthmus {
 namespace {
@@ -65,10 +66,17 @@ void add_place(CLI::App* sub, ScheduleOptions* options, bool op_required) {
   if (op_required) {
     op->required();
   }
-  sub->add_option("--nodes", options->nodes, "nodes of the group (default 1)")
-      ->check(CLI::Range(1, 1024))
+  sub->add_option("--topology", options->topology,
+                  "the nodes and their links, as `isthmus info --save FILE` writes them")
+      ->type_name("FILE");
+  sub->add_option("--ranks", options->ranks,
+                  "ranks in all: of the topology, or on nodes of --locals ranks")
+      ->check(CLI::Range(1, Topology::kRanksMax))
       ->type_name("N");
-  sub->add_option("--locals", options->locals, "ranks on each node (default 2)")
+  sub->add_option("--nodes", options->nodes, "without a file: nodes of the group (default 1)")
+      ->check(CLI::Range(1, Topology::kRanksMax))
+      ->type_name("N");
+  sub->add_option("--locals", options->locals, "without a file: ranks on each node (default 2)")
       ->check(CLI::Range(1, 1024))
       ->type_name("N");
   sub->add_option_function<std::string>(
@@ -87,7 +95,7 @@ void add_place(CLI::App* sub, ScheduleOptions* options, bool op_required) {
 }
 
 void add_algorithm(CLI::App* sub, ScheduleOptions* options) {
-  sub->add_option("--algorithm", options->algorithm,
+  sub->add_option("--algorithm,--algo", options->algorithm,
                   "this one in place of the one that would be chosen")
       ->type_name("NAME");
   sub->add_option("--root", options->root,
@@ -114,7 +122,7 @@ void add_schedule(CLI::App* app, ScheduleOptions* options, Chosen* chosen) {
       [options] { return run_schedule_explain(*options); }, chosen);
   add_place(explanation, options, true);
   explanation
-      ->add_option("--algorithm", options->algorithm,
+      ->add_option("--algorithm,--algo", options->algorithm,
                    "this one in place of the one that would be chosen")
       ->type_name("NAME");
   explanation->add_flag("--json", options->json, "for programs");
@@ -123,7 +131,9 @@ void add_schedule(CLI::App* app, ScheduleOptions* options, Chosen* chosen) {
       "prove an operation's schedules for all ranks (without --bytes: all sizes)",
       [options] { return run_schedule_verify(*options); }, chosen);
   add_place(proof, options, true);
-  proof->add_option("--algorithm", options->algorithm, "this one only (default: all that fit)")
+  proof
+      ->add_option("--algorithm,--algo", options->algorithm,
+                   "this one only (default: all that fit)")
       ->type_name("NAME");
   CLI::App* cost = add_command(
       schedule, "cost", "what the ranks send, copy and reduce",
@@ -138,6 +148,29 @@ void add_schedule(CLI::App* app, ScheduleOptions* options, Chosen* chosen) {
   simulation->add_flag("--rendezvous", options->rendezvous,
                        "a send ends with its receive, not before");
   simulation->add_flag("--timeline", options->timeline, "every step's begin and end");
+}
+
+void add_save(CLI::App* sub, InfoOptions* info) {
+  sub->add_option("--save", info->save,
+                  "write a topology file (docs/topology.md): of this machine, or started as the "
+                  "ranks of a job, of all their nodes")
+      ->type_name("FILE");
+  sub->add_option("--ranks", info->ranks, "--save, no job: ranks on the node (default: processors)")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N");
+  sub->add_option("--nodes", info->nodes,
+                  "--save, no job: how many nodes like this one (default 1)")
+      ->check(CLI::Range(1, Topology::kRanksMax))
+      ->type_name("N");
+  sub->add_option("--between-us", info->between_us,
+                  "--save: one message's latency between nodes (default: measured in a job)")
+      ->check(CLI::Range(0.0, 1e6))
+      ->type_name("US");
+  sub->add_option("--between-gbit", info->between_gbit,
+                  "--save: a node's rate to the others, all rails together (default: measured in a "
+                  "job, else what the interfaces say)")
+      ->check(CLI::Range(1e-3, 1e6))
+      ->type_name("GBIT");
 }
 
 void add_tune(CLI::App* app, TuneOptions* options, Chosen* chosen) {
@@ -179,7 +212,8 @@ int run(int argc, char** argv) {
       "  isthmus tune                             measure, and pick algorithms by what is fast "
       "here\n"
       "  isthmus schedule explain all_reduce --bytes 4M\n"
-      "  isthmus schedule list all_reduce --nodes 2 --locals 4 --bytes 64M\n"
+      "  isthmus info --save cluster.json --ranks 8 --nodes 16 --between-gbit 100\n"
+      "  isthmus schedule list all_reduce --topology cluster.json --bytes 64M\n"
       "  isthmus schedule show all_reduce --nodes 2 --locals 2 --rank 1 --bytes 1M\n"
       "  isthmus schedule verify all_reduce --nodes 2 --locals 4\n"
       "  isthmus schedule simulate all_reduce --nodes 16 --locals 8 --bytes 256M\n"
@@ -195,6 +229,7 @@ int run(int argc, char** argv) {
       [&info] { return run_info(info); }, &chosen);
   sub->add_flag("--json", info.json, "for programs");
   sub->add_flag("--env", info.env, "the environment variables only");
+  add_save(sub, &info);
   sub = add_command(
       &app, "status", "the ranks running on this machine and whom they wait for",
       [&status] { return run_status(status); }, &chosen);

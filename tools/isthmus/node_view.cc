@@ -2,32 +2,89 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 
 #include <fmt/format.h>
 
 #include "base/cpus.h"
+#include "topology/topology_file.h"
 
 namespace isthmus {
+
+namespace {
+
+Error invalid(std::string message) {
+  return {.code = Code::kInvalidArgument, .message = std::move(message)};
+}
+
+Result<NodeView> view_of_file(const ScheduleOptions& options) {
+  if (options.nodes > 0 || options.locals > 0) {
+    return invalid(
+        "--topology says which nodes there are: --nodes and --locals cannot; --ranks "
+        "may say how many ranks");
+  }
+  ISTHMUS_ASSIGN(const TopologyFile file, TopologyFile::read(options.topology));
+  NodeView view;
+  ISTHMUS_ASSIGN(view.topology, file.topology(options.ranks));
+  view.costs_from = options.topology;
+  return view;
+}
+
+// Nodes of equal size, by the flags that were given.
+Result<Topology> grid_of(const ScheduleOptions& options) {
+  const int locals = options.locals > 0 ? options.locals : 2;
+  if (options.ranks > 0 && (options.nodes > 0 || options.ranks % locals != 0)) {
+    return invalid(options.nodes > 0
+                       ? std::string("--ranks goes with --locals, or with --topology: --nodes "
+                                     "says the same again")
+                       : fmt::format("--ranks is {}, expected a multiple of --locals, {}",
+                                     options.ranks, locals));
+  }
+  const int nodes = options.ranks > 0   ? options.ranks / locals
+                    : options.nodes > 0 ? options.nodes
+                                        : 1;
+  if (std::int64_t{nodes} * locals > Topology::kRanksMax) {
+    return invalid(fmt::format("{} nodes of {} ranks: expected at most {} ranks", nodes, locals,
+                               Topology::kRanksMax));
+  }
+  return Topology::grid(nodes, locals);
+}
+
+}  // namespace
+
+std::string NodeView::group_text() const {
+  const int nodes = topology.nodes();
+  const int least = topology.locals_min();
+  const int most = topology.locals_max();
+  return fmt::format("{} node{} of {}{} rank{}", nodes, nodes == 1 ? "" : "s",
+                     least == most ? std::string() : fmt::format("{} to ", least), most,
+                     most == 1 ? "" : "s");
+}
 
 int processors_allowed() {
   return std::max(static_cast<int>(own_cpus().size()), 1);
 }
 
-NodeView view_of(const ScheduleOptions& options) {
+Result<NodeView> view_of(const ScheduleOptions& options) {
+  if (!options.topology.empty()) {
+    return view_of_file(options);
+  }
   NodeView view;
-  view.topology = Topology::grid(options.nodes, options.locals);
-  if (options.nodes > 1) {
-    view.costs_from = "built in: nothing is known of other nodes from here";
+  ISTHMUS_ASSIGN(view.topology, grid_of(options));
+  const int locals = view.topology.locals_max();
+  if (view.topology.nodes() > 1) {
+    view.costs_from =
+        "built in: nothing is known of other nodes from here (--topology FILE says it)";
     return view;
   }
   NodeCosts costs;
-  costs.sharing = std::max(1.0, static_cast<double>(options.locals) / processors_allowed());
+  costs.sharing = std::max(1.0, static_cast<double>(locals) / processors_allowed());
   const std::string path = tuning_path();
   const Result<TuningTable> table =
       path.empty() ? Result<TuningTable>(
                          Error{.code = Code::kUnsupported, .message = "ISTHMUS_TUNE_FILE is none"})
                    : read_tuning(path);
-  const TunedRanks* tuned = table.ok() ? table->nearest(options.locals, costs.sharing) : nullptr;
+  const TunedRanks* tuned = table.ok() ? table->nearest(locals, costs.sharing) : nullptr;
   if (tuned != nullptr) {
     const double sharing = costs.sharing;
     costs = tuned->costs;
@@ -40,7 +97,7 @@ NodeView view_of(const ScheduleOptions& options) {
     view.costs_from = fmt::format(
         "built in: {} has no numbers for ranks that {} processors; `isthmus tune --ranks {}` adds "
         "them",
-        path, costs.sharing > 1.0 ? "share" : "do not share", options.locals);
+        path, costs.sharing > 1.0 ? "share" : "do not share", locals);
   } else if (table.error().sys_errno == ENOENT) {
     view.costs_from = "built in, of a typical server; `isthmus tune` measures this machine";
   } else {

@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "base/result.h"
 #include "collectives/tuning_table.h"
 #include "tools/isthmus/commands.h"
 #include "topology/topology.h"
@@ -18,11 +19,15 @@ struct NodeView {
 
   // Null where nothing was measured.
   const TunedRanks* tuned_part() const { return tuned ? &*tuned : nullptr; }
+
+  // "2 nodes of 4 ranks".
+  std::string group_text() const;
 };
 
-// One node is taken for this machine: its processors, its tuning table. Several nodes are taken for
-// machines where every rank has a processor, with built-in costs.
-NodeView view_of(const ScheduleOptions& options);
+// With a topology file: what it says. Else one node is taken for this machine: its processors, its
+// tuning table; several nodes are taken for machines where every rank has a processor, with
+// built-in costs. Fails with kInvalidArgument or kIo where there is no such group.
+Result<NodeView> view_of(const ScheduleOptions& options);
 
 // Processors that this process may use.
 int processors_allowed();

@@ -24,6 +24,9 @@ namespace {
 // Largest size class that verify goes up to: 1 GiB.
 constexpr std::size_t kVerifyBytesMax = std::size_t{1} << 30;
 
+// Ranks of a proof: minutes and gigabytes beyond.
+constexpr int kVerifyRanksMax = 4096;
+
 // An algorithm with a tuning, and the sizes that it was asked for.
 struct Case {
   Choice choice;
@@ -90,14 +93,14 @@ Status prove_all_roots(const Topology& topology, const Choice& choice, std::size
   return {};
 }
 
-// Topology and ranks are of the command line: bad ones are usage errors with a sentence.
-Status check_place(const ScheduleOptions& options) {
-  const int ranks = options.nodes * options.locals;
+// Ranks are of the command line: bad ones are usage errors with a sentence.
+Status check_place(const NodeView& view, const ScheduleOptions& options) {
+  const int ranks = view.topology.ranks();
   for (const auto& [flag, value] : {std::pair("--rank", options.rank), {"--root", options.root}}) {
     if (value < 0 || value >= ranks) {
       return Error{.code = Code::kInvalidArgument,
-                   .message = fmt::format("{} is {}, expected 0 to {}: {} nodes of {} ranks", flag,
-                                          value, ranks - 1, options.nodes, options.locals)};
+                   .message = fmt::format("{} is {}, expected 0 to {}: {}", flag, value, ranks - 1,
+                                          view.group_text())};
     }
   }
   return {};
@@ -110,21 +113,26 @@ int say_schedule_error(const Error& error) {
   return error.code == Code::kInvalidArgument ? kExitUsage : kExitFailed;
 }
 
-Result<Schedule> build_one(const NodeView& view, const ScheduleOptions& options, int rank) {
-  ISTHMUS_TRY(check_place(options));
+Result<Choice> choose(const NodeView& view, const ScheduleOptions& options) {
+  ISTHMUS_TRY(check_place(view, options));
   const Payload payload{.bytes = static_cast<std::size_t>(options.bytes), .rounds = options.rounds};
-  ISTHMUS_ASSIGN(const Choice choice, select_algorithm(view.topology, options.op, payload,
-                                                       options.algorithm, view.tuned_part()));
+  return select_algorithm(view.topology, options.op, payload, options.algorithm, view.tuned_part());
+}
+
+Result<Schedule> build_one(const NodeView& view, const Choice& choice,
+                           const ScheduleOptions& options, int rank) {
   return choice.algorithm->build({.topology = view.topology,
                                   .rank = static_cast<std::uint32_t>(rank),
                                   .root = static_cast<std::uint32_t>(options.root),
                                   .tuning = choice.tuning});
 }
 
-Result<std::vector<Schedule>> build_all(const NodeView& view, const ScheduleOptions& options) {
+Result<std::vector<Schedule>> build_all(const NodeView& view, const Choice& choice,
+                                        const ScheduleOptions& options) {
   std::vector<Schedule> schedules;
+  schedules.reserve(static_cast<std::size_t>(view.topology.ranks()));
   for (int rank = 0; rank < view.topology.ranks(); ++rank) {
-    ISTHMUS_ASSIGN(Schedule schedule, build_one(view, options, rank));
+    ISTHMUS_ASSIGN(Schedule schedule, build_one(view, choice, options, rank));
     schedules.push_back(std::move(schedule));
   }
   return schedules;
@@ -139,7 +147,18 @@ int run_schedule_verify(const ScheduleOptions& options) {
                          "what there is",
                          op_kind_name(options.op), options.algorithm, op_kind_name(options.op))});
   }
-  const Topology topology = Topology::grid(options.nodes, options.locals);
+  const Result<NodeView> view = view_of(options);
+  if (!view.ok()) {
+    return say_schedule_error(view.error());
+  }
+  const Topology& topology = view->topology;
+  if (topology.ranks() > kVerifyRanksMax) {
+    return say_schedule_error(
+        {.code = Code::kInvalidArgument,
+         .message = fmt::format("a proof holds the steps of all ranks and takes up to {} of them, "
+                                "not {}: prove a smaller group of the same shape (--ranks)",
+                                kVerifyRanksMax, topology.ranks())});
+  }
   std::vector<Case> cases;
   if (options.bytes_given) {
     add_cases(topology, options, options.bytes, &cases);
@@ -168,11 +187,14 @@ int run_schedule_verify(const ScheduleOptions& options) {
 }
 
 int run_schedule_list(const ScheduleOptions& options) {
-  const NodeView view = view_of(options);
+  const Result<NodeView> seen = view_of(options);
+  if (!seen.ok()) {
+    return say_schedule_error(seen.error());
+  }
+  const NodeView& view = *seen;
   const Topology& topology = view.topology;
   const Payload payload{.bytes = static_cast<std::size_t>(options.bytes), .rounds = options.rounds};
-  fmt::print("{} node{} of {} rank{}, {}{}; a * is what would be chosen\n", options.nodes,
-             options.nodes == 1 ? "" : "s", options.locals, options.locals == 1 ? "" : "s",
+  fmt::print("{}, {}{}; a * is what would be chosen\n", view.group_text(),
              bytes_text(options.bytes), options.rounds ? ", 16-bit elements" : "");
   fmt::print("  {:16} {:26} {:>14}  {}\n", "operation", "algorithm", "estimated us", "");
   for (const Algorithm& algorithm : algorithms()) {
@@ -194,7 +216,13 @@ int run_schedule_list(const ScheduleOptions& options) {
 }
 
 int run_schedule_show(const ScheduleOptions& options) {
-  const Result<Schedule> schedule = build_one(view_of(options), options, options.rank);
+  const Result<NodeView> view = view_of(options);
+  if (!view.ok()) {
+    return say_schedule_error(view.error());
+  }
+  const Result<Choice> choice = choose(*view, options);
+  const Result<Schedule> schedule = choice.ok() ? build_one(*view, *choice, options, options.rank)
+                                                : Result<Schedule>(choice.error());
   if (!schedule.ok()) {
     return say_schedule_error(schedule.error());
   }

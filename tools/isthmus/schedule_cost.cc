@@ -33,9 +33,15 @@ double share(double part, double whole) {
 }  // namespace
 
 int run_schedule_cost(const ScheduleOptions& options) {
-  const NodeView view = view_of(options);
-  const Topology& topology = view.topology;
-  const Result<std::vector<Schedule>> schedules = build_all(view, options);
+  const Result<NodeView> view = view_of(options);
+  if (!view.ok()) {
+    return say_schedule_error(view.error());
+  }
+  const Topology& topology = view->topology;
+  const Result<Choice> choice = choose(*view, options);
+  const Result<std::vector<Schedule>> schedules =
+      choice.ok() ? build_all(*view, *choice, options)
+                  : Result<std::vector<Schedule>>(choice.error());
   if (!schedules.ok()) {
     return say_schedule_error(schedules.error());
   }
@@ -46,8 +52,8 @@ int run_schedule_cost(const ScheduleOptions& options) {
     busiest = rank.core_us() >= busiest.core_us() ? rank : busiest;
   }
   const Schedule& first = schedules->front();
-  fmt::print("{} by {}: {} nodes of {} ranks, {}\n", op_kind_name(first.op), first.algorithm,
-             options.nodes, options.locals, bytes_text(options.bytes));
+  fmt::print("{} by {}: {}, {}\n", op_kind_name(first.op), first.algorithm, view->group_text(),
+             bytes_text(options.bytes));
   fmt::print("  steps of rank 0            {}\n", first.steps.size());
   fmt::print("  busiest rank: messages     {}\n", busiest.messages);
   fmt::print("                bytes sent   {}\n", busiest.bytes_sent);
@@ -62,9 +68,15 @@ int run_schedule_cost(const ScheduleOptions& options) {
 }
 
 int run_schedule_simulate(const ScheduleOptions& options) {
-  const NodeView view = view_of(options);
-  const Topology& topology = view.topology;
-  const Result<std::vector<Schedule>> schedules = build_all(view, options);
+  const Result<NodeView> view = view_of(options);
+  if (!view.ok()) {
+    return say_schedule_error(view.error());
+  }
+  const Topology& topology = view->topology;
+  const Result<Choice> choice = choose(*view, options);
+  const Result<std::vector<Schedule>> schedules =
+      choice.ok() ? build_all(*view, *choice, options)
+                  : Result<std::vector<Schedule>>(choice.error());
   if (!schedules.ok()) {
     return say_schedule_error(schedules.error());
   }
@@ -77,8 +89,8 @@ int run_schedule_simulate(const ScheduleOptions& options) {
     return say_schedule_error(run.error());
   }
   const Schedule& first = schedules->front();
-  fmt::print("{} by {}: {} nodes of {} ranks, {}, {} delivery\n", op_kind_name(first.op),
-             first.algorithm, options.nodes, options.locals, bytes_text(options.bytes),
+  fmt::print("{} by {}: {}, {}, {} delivery\n", op_kind_name(first.op), first.algorithm,
+             view->group_text(), bytes_text(options.bytes),
              options.rendezvous ? "rendezvous" : "eager");
   const std::vector<double>& ends = run->end_us;
   const std::vector<double>& busy = run->neck_busy_us;

@@ -197,8 +197,8 @@ void print_json(const ScheduleOptions& options, const NodeView& view, const Choi
   Json out = {{"op", op_kind_name(options.op)},
               {"bytes", options.bytes},
               {"size_class_bytes", size_class_bytes(size_class(options.bytes))},
-              {"nodes", options.nodes},
-              {"locals", options.locals},
+              {"nodes", view.topology.nodes()},
+              {"locals", view.topology.locals_max()},
               {"ranks_per_processor", view.topology.node_costs().sharing},
               {"costs", view.costs_from},
               {"measured", view.tuned.has_value()},
@@ -216,9 +216,8 @@ void print_json(const ScheduleOptions& options, const NodeView& view, const Choi
 void print_text(const ScheduleOptions& options, const NodeView& view, const Choice& choice,
                 const Payload& payload, const std::vector<Candidate>& candidates) {
   const bool forced = !options.algorithm.empty() && choice.algorithm->name == options.algorithm;
-  fmt::print("{} of {}{} on {} node{} of {} rank{}\n", op_kind_name(options.op),
-             bytes_text(options.bytes), options.rounds ? ", 16-bit elements," : "", options.nodes,
-             options.nodes == 1 ? "" : "s", options.locals, options.locals == 1 ? "" : "s");
+  fmt::print("{} of {}{} on {}\n", op_kind_name(options.op), bytes_text(options.bytes),
+             options.rounds ? ", 16-bit elements," : "", view.group_text());
   fmt::print("Picked: {}{}\n  {}\n", choice.algorithm->name, forced ? ", because it is forced" : "",
              choice.algorithm->text);
   if (choice.tuning.pieces > 1) {
@@ -261,7 +260,11 @@ int run_schedule_explain(const ScheduleOptions& given) {
   if (options.algorithm.empty() && find_algorithm(options.op, env().ALGO) != nullptr) {
     options.algorithm = env().ALGO;
   }
-  const NodeView view = view_of(options);
+  const Result<NodeView> seen = view_of(options);
+  if (!seen.ok()) {
+    return say_schedule_error(seen.error());
+  }
+  const NodeView& view = *seen;
   const TunedRanks* tuned = view.tuned_part();
   const Payload payload{.bytes = static_cast<std::size_t>(options.bytes), .rounds = options.rounds};
   const Result<Choice> choice =

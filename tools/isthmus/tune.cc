@@ -1,14 +1,11 @@
 // `isthmus tune`: measures what the library chooses by, and writes it down for later jobs.
 
 #include <algorithm>
-#include <cerrno>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 #include <fmt/format.h>
@@ -22,6 +19,7 @@
 #include "tools/isthmus/node_view.h"
 #include "tools/isthmus/tune_check.h"
 #include "tools/isthmus/tune_rank.h"
+#include "tools/isthmus/write_file.h"
 #include "tools/launch/launch.h"
 
 namespace isthmus {
@@ -90,32 +88,6 @@ Result<TunedRanks> measure(int ranks, std::size_t part, const Progress& progress
   }
   ISTHMUS_ASSIGN(TuningTable table, TuningTable::from_json(arena.result()));
   return std::move(table.ranks.front());
-}
-
-// Whole or not at all: a job may start meanwhile.
-Status write_file(const std::string& path, const std::string& text) {
-  std::error_code failure;
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  if (!folder.empty()) {
-    std::filesystem::create_directories(folder, failure);
-    if (failure) {
-      return system_error(Code::kIo, failure.value(),
-                          fmt::format("cannot make the folder {}", folder.string()));
-    }
-  }
-  const std::string aside = fmt::format("{}.{}", path, ::getpid());
-  std::FILE* file = std::fopen(aside.c_str(), "w");
-  if (file == nullptr) {
-    return system_error(Code::kIo, errno, fmt::format("cannot write {}", aside));
-  }
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  const bool closed = std::fclose(file) == 0;
-  if (!written || !closed || std::rename(aside.c_str(), path.c_str()) != 0) {
-    const Status failed = system_error(Code::kIo, errno, fmt::format("cannot write {}", path));
-    std::remove(aside.c_str());
-    return failed;
-  }
-  return {};
 }
 
 // What an earlier call measured with other numbers of ranks on this machine stays.

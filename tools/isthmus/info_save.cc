@@ -1,0 +1,217 @@
+// `isthmus info --save`: a topology file of this machine, or of all nodes of the job that it is
+// started in.
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/clock.h"
+#include "collectives/tuning_table.h"
+#include "collectives/world.h"
+#include "tools/command_line/command_line.h"
+#include "tools/isthmus/commands.h"
+#include "tools/isthmus/machine_facts.h"
+#include "tools/isthmus/node_view.h"
+#include "tools/isthmus/write_file.h"
+#include "topology/machine.h"
+#include "topology/topology_file.h"
+
+namespace isthmus {
+namespace {
+
+constexpr double kMbitPerGbit = 1000.0;
+
+// Interfaces that may carry messages to other nodes, where their drivers know how fast they are.
+std::vector<Rail> rails_here() {
+  std::vector<Rail> out;
+  for (const Interface& interface : interfaces()) {
+    const double mbit = static_cast<double>(interface.speed_mbit.value_or(0));
+    if (interface.up && !interface.loopback && mbit > 0.0) {
+      out.push_back({interface.name, mbit / kMbitPerGbit});
+    }
+  }
+  return out;
+}
+
+// What was given, else measured, else known of the rails, else built in.
+LinkClass between_of(const InfoOptions& options, const LinkClass* measured,
+                     const std::vector<Rail>& rails) {
+  LinkClass out = measured != nullptr ? *measured : Topology::kBetweenDefault;
+  double gbit = options.between_gbit;
+  if (gbit <= 0.0 && measured == nullptr) {
+    for (const Rail& rail : rails) {
+      gbit += rail.gbit_per_s;
+    }
+  }
+  if (gbit > 0.0) {
+    out.beta_us_per_mib = us_per_mib_at(gbit);
+  }
+  if (options.between_us >= 0.0) {
+    out.alpha_us = options.between_us;
+  }
+  return out;
+}
+
+std::string host_name() {
+  const Result<Machine> machine = Machine::probe();
+  return machine.ok() ? machine->host_name : std::string();
+}
+
+// --- One machine, no job ---
+
+TopologyFile of_this_machine(const InfoOptions& options) {
+  const int ranks = options.ranks > 0 ? options.ranks : processors_allowed();
+  TopologyFile out;
+  out.nodes.push_back(
+      {.name = host_name(), .ranks = ranks, .mapped = true, .which = {}, .rails = rails_here()});
+  out.count = options.nodes;
+  out.inside.sharing = std::max(1.0, static_cast<double>(ranks) / processors_allowed());
+  const std::string path = tuning_path();
+  if (!path.empty()) {
+    const Result<TuningTable> table = read_tuning(path);
+    const double sharing = out.inside.sharing;
+    const TunedRanks* tuned = table.ok() ? table->nearest(ranks, sharing) : nullptr;
+    if (tuned != nullptr) {
+      out.inside = tuned->costs;
+      out.inside.sharing = sharing;
+    }
+  }
+  out.between = between_of(options, nullptr, out.nodes[0].rails);
+  return out;
+}
+
+// --- All nodes of a job ---
+
+// What each node's first rank tells: a name and rails, as a node of a topology file.
+constexpr std::size_t kCardBytes = 4096;
+
+using Card = std::array<char, kCardBytes>;
+
+Card card_of_this_node() {
+  TopologyFile one;
+  one.nodes.push_back({.name = host_name(), .ranks = 1, .mapped = true, .which = {}, .rails = {}});
+  one.nodes[0].rails = rails_here();
+  std::string text = one.to_json();
+  if (text.size() >= kCardBytes) {
+    one.nodes[0].rails.clear();
+    text = one.to_json();
+  }
+  Card card{};
+  std::memcpy(card.data(), text.data(), std::min(text.size(), kCardBytes - 1));
+  return card;
+}
+
+// Half the way there and back of one message between two ranks; the same on both.
+Result<double> one_way_us(Communicator& group, int peer, bool first, std::vector<char>* data,
+                          int rounds) {
+  const Deadline deadline = Deadline::after_ms(group.timeout_ms());
+  std::vector<double> times;
+  for (int round = 0; round < rounds; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    for (const bool sends : {first, !first}) {
+      ISTHMUS_ASSIGN(const WorkRef work,
+                     sends ? group.start_send(data->data(), data->size(), peer, 0)
+                           : group.start_recv(data->data(), data->size(), peer, 0));
+      ISTHMUS_TRY(work->wait(deadline));
+    }
+    const std::chrono::duration<double, std::micro> both = std::chrono::steady_clock::now() - start;
+    times.push_back(both.count() / 2.0);
+  }
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+// Between the first two nodes, while all others are idle.
+Result<LinkClass> measure_between(Communicator& group) {
+  constexpr std::size_t kLarge = std::size_t{4} << 20;
+  const Topology& topology = group.topology();
+  const int one = topology.members(0).front();
+  const int other = topology.members(1).front();
+  LinkClass link;
+  if (group.rank() == one || group.rank() == other) {
+    const bool first = group.rank() == one;
+    std::vector<char> small(8);
+    std::vector<char> large(kLarge);
+    ISTHMUS_ASSIGN(link.alpha_us, one_way_us(group, first ? other : one, first, &small, 201));
+    ISTHMUS_ASSIGN(const double us, one_way_us(group, first ? other : one, first, &large, 9));
+    link.beta_us_per_mib =
+        std::max(us - link.alpha_us, 0.0) / (static_cast<double>(kLarge) / (1 << 20));
+  }
+  ISTHMUS_TRY(group.broadcast(&link, sizeof(link), DType::kByte, one));
+  return link;
+}
+
+Result<TopologyFile> of_job(const InfoOptions& options, Communicator& group) {
+  const Topology& topology = group.topology();
+  const Card mine = card_of_this_node();
+  std::vector<Card> cards(static_cast<std::size_t>(group.size()));
+  ISTHMUS_TRY(group.all_gather(mine.data(), cards.data(), kCardBytes, DType::kByte));
+  TopologyFile out = TopologyFile::describe(topology);
+  for (int node = 0; node < topology.nodes(); ++node) {
+    const Card& card = cards[static_cast<std::size_t>(topology.members(node).front())];
+    ISTHMUS_ASSIGN(const TopologyFile told,
+                   TopologyFile::from_json({card.data(), ::strnlen(card.data(), card.size())}));
+    NodeShape& shape = out.nodes[static_cast<std::size_t>(node)];
+    shape.name = told.nodes[0].name;
+    shape.rails = told.nodes[0].rails;
+  }
+  LinkClass measured;
+  const bool several = topology.nodes() > 1;
+  if (several) {
+    ISTHMUS_ASSIGN(measured, measure_between(group));
+  }
+  out.between = between_of(options, several ? &measured : nullptr, out.nodes[0].rails);
+  return out;
+}
+
+Status save(const InfoOptions& options, const TopologyFile& file) {
+  ISTHMUS_ASSIGN(const Topology topology, file.topology());
+  ISTHMUS_TRY(write_file(options.save, file.to_json()));
+  fmt::print(
+      "wrote {}: {} ranks on {} nodes; inside {}; between nodes {:.2f} us a message, {:.1f} "
+      "us a MiB ({:.2f} Gbit/s)\n",
+      options.save, topology.ranks(), topology.nodes(),
+      file.inside.measured ? "measured" : "built-in costs", file.between.alpha_us,
+      file.between.beta_us_per_mib,
+      file.between.beta_us_per_mib > 0.0 ? us_per_mib_at(file.between.beta_us_per_mib) : 0.0);
+  return {};
+}
+
+Status save_of_job(const InfoOptions& options) {
+  ISTHMUS_ASSIGN(const std::unique_ptr<World> world, World::from_launcher());
+  Communicator& group = world->communicator();
+  ISTHMUS_ASSIGN(const TopologyFile file, of_job(options, group));
+  const Status saved = group.rank() == 0 ? save(options, file) : Status();
+  // No rank leaves while another still measures.
+  ISTHMUS_TRY(group.barrier());
+  return saved;
+}
+
+}  // namespace
+
+int run_info_save(const InfoOptions& options) {
+  const Result<WorldOptions> launched = options_from_launcher();
+  const bool job = launched.ok() && launched->size > 1;
+  if (job && (options.ranks > 0 || options.nodes > 1)) {
+    fmt::print(stderr,
+               "isthmus info: the job says how many ranks there are on which nodes: "
+               "--ranks and --nodes cannot\n");
+    return kExitUsage;
+  }
+  const Status saved = job ? save_of_job(options) : save(options, of_this_machine(options));
+  if (!saved.ok()) {
+    fmt::print(stderr, "isthmus info: {}\n", saved.error().to_string());
+    return kExitFailed;
+  }
+  return 0;
+}
+
+}  // namespace isthmus
