@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/hash.h"
 #include "schedule/dependencies.h"
 
 namespace isthmus {
@@ -19,6 +20,33 @@ bool is_caller(Space space) {
 }
 
 }  // namespace
+
+PeerCounts::Slot& PeerCounts::find(std::uint32_t peer) {
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t at = mix64(peer) & mask;
+  while (slots_[at].peer_plus_one != 0 && slots_[at].peer_plus_one != peer + 1) {
+    at = (at + 1) & mask;
+  }
+  return slots_[at];
+}
+
+std::uint32_t PeerCounts::next(std::uint32_t peer) {
+  if (2 * used_ >= slots_.size()) {
+    std::vector<Slot> before(std::max<std::size_t>(16, 2 * slots_.size()));
+    std::swap(before, slots_);
+    for (const Slot& slot : before) {
+      if (slot.peer_plus_one != 0) {
+        find(slot.peer_plus_one - 1) = slot;
+      }
+    }
+  }
+  Slot& slot = find(peer);
+  if (slot.peer_plus_one == 0) {
+    slot.peer_plus_one = peer + 1;
+    ++used_;
+  }
+  return slot.count++;
+}
 
 Builder::Builder(const Shape& shape) {
   ISTHMUS_CHECK(shape.rank < shape.ranks && shape.local < shape.locals, "a rank is in its group");
@@ -86,11 +114,10 @@ void Builder::note_units(const Place& place, const Step& step, std::uint32_t spa
 }
 
 void Builder::send(std::uint32_t peer, Place src, std::uint32_t begin, std::uint32_t end) {
-  sent_.resize(schedule_.ranks);
   Step step;
   step.kind = StepKind::kSend;
   step.peer = peer;
-  step.value = sent_[peer]++;
+  step.value = sent_.next(peer);
   step.begin = begin;
   step.end = end;
   step.src = src;
@@ -98,11 +125,10 @@ void Builder::send(std::uint32_t peer, Place src, std::uint32_t begin, std::uint
 }
 
 void Builder::recv(std::uint32_t peer, Place dst, std::uint32_t begin, std::uint32_t end) {
-  received_.resize(schedule_.ranks);
   Step step;
   step.kind = StepKind::kRecv;
   step.peer = peer;
-  step.value = received_[peer]++;
+  step.value = received_.next(peer);
   step.begin = begin;
   step.end = end;
   step.dst = dst;
@@ -119,9 +145,11 @@ void Builder::copy(Place dst, Place src, std::uint32_t begin, std::uint32_t end)
   append(step);
 }
 
-void Builder::reduce(Place dst, Place src, std::uint32_t begin, std::uint32_t end, bool finish) {
+void Builder::reduce(Place dst, Place src, std::uint32_t begin, std::uint32_t end, bool finish,
+                     bool src_first) {
   Step step;
   step.kind = StepKind::kReduce;
+  step.src_first = src_first;
   step.finish = finish;
   step.begin = begin;
   step.end = end;

@@ -10,6 +10,25 @@
 
 namespace isthmus {
 
+// A number for each rank that was asked for: memory and time go with how many those are, whatever
+// the size of the group.
+class PeerCounts {
+ public:
+  // The peer's number so far, which then is one more.
+  std::uint32_t next(std::uint32_t peer);
+
+ private:
+  struct Slot {
+    std::uint32_t peer_plus_one = 0;  // 0: free
+    std::uint32_t count = 0;
+  };
+
+  Slot& find(std::uint32_t peer);
+
+  std::vector<Slot> slots_;  // open addressing; a power of two, at most half full
+  std::size_t used_ = 0;
+};
+
 // The only maker of Schedules. An algorithm appends the steps of one rank in an order that would be
 // correct if they ran one by one; the builder numbers messages, infers the dependencies from the
 // spans that steps read and write, and bounds the size. Not thread-safe; one use.
@@ -83,8 +102,9 @@ class Builder {
   void recv(std::uint32_t peer, Place dst, std::uint32_t begin, std::uint32_t end);
   void copy(Place dst, Place src, std::uint32_t begin, std::uint32_t end);
 
-  // dst = dst op src.
-  void reduce(Place dst, Place src, std::uint32_t begin, std::uint32_t end, bool finish);
+  // dst = dst op src, or with src_first dst = src op dst.
+  void reduce(Place dst, Place src, std::uint32_t begin, std::uint32_t end, bool finish,
+              bool src_first = false);
 
   // dst = op over local ranks [0, locals) of src (a place with an owner, which is ignored), in
   // local order; own_input takes this rank's operand from the input at mark `begin` instead.
@@ -125,10 +145,10 @@ class Builder {
   void note_units(const Place& place, const Step& step, std::uint32_t spans);
 
   Schedule schedule_;
-  std::vector<std::uint32_t> sent_;      // messages so far to each rank
-  std::vector<std::uint32_t> received_;  // and from each rank
-  std::size_t gate_ = 0;                 // steps before the output gate; 0 when none
-  std::size_t acquires_ = 0;             // steps so far that received or awaited
+  PeerCounts sent_;           // messages so far to each rank
+  PeerCounts received_;       // and from each rank
+  std::size_t gate_ = 0;      // steps before the output gate; 0 when none
+  std::size_t acquires_ = 0;  // steps so far that received or awaited
   bool overflow_ = false;
   bool unaddressable_ = false;
   bool too_many_operands_ = false;

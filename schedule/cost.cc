@@ -17,43 +17,10 @@ bool moves(const Step& step) {
   return step.kind == StepKind::kCopy || (step.kind == StepKind::kReduce && step.count == 1);
 }
 
-bool reads_peer(const Step& step, const Schedule& schedule) {
+bool reads_peer(const Step& step, std::uint32_t local) {
   const bool others = is_mapped(step.src.space) || is_exposed(step.src.space);
-  return others && step.src.local != schedule.local;
+  return others && step.src.local != local;
 }
-
-// Rates for one schedule and size: looked up once for all steps.
-class RankWork {
- public:
-  RankWork(const Schedule& schedule, const Geometry& geometry, const Topology& topology)
-      : schedule_(schedule) {
-    const NodeCosts& costs = topology.node_costs();
-    const double footprint = footprint_of(schedule, geometry);
-    copy_ = costs.copy.at(footprint) * costs.sharing / kMib;
-    const RateCurve& read = schedule.exposure == Exposure::kPulled ? costs.pull : costs.read;
-    read_ = read.at(footprint) * costs.sharing / kMib;
-    combine_ = costs.combine.at(footprint) * costs.sharing / kMib;
-    reduce_ = costs.reduce.at(footprint) * costs.sharing / kMib;
-  }
-
-  // Of a Copy or Reduce.
-  double us(const Step& step, double bytes) const {
-    if (moves(step)) {
-      return bytes * (reads_peer(step, schedule_) ? read_ : copy_);
-    }
-    const auto others = static_cast<double>(operands_beyond_first(step));
-    // A result that goes to all is written to each of the others too.
-    const double written = step.dst.local == kEveryone ? others * copy_ : 0.0;
-    return bytes * (combine_ + reduce_ * others + written);
-  }
-
- private:
-  const Schedule& schedule_;
-  double copy_ = 0.0;  // microseconds a byte
-  double read_ = 0.0;
-  double combine_ = 0.0;
-  double reduce_ = 0.0;
-};
 
 }  // namespace
 
@@ -66,11 +33,32 @@ double footprint_of(const Schedule& schedule, const Geometry& geometry) {
   return whole + other;
 }
 
-double core_us(const Step& step, const Schedule& schedule, const Geometry& geometry,
-               const Topology& topology) {
+RankWork::RankWork(const Schedule& schedule, const Geometry& geometry, const Topology& topology)
+    : local_(schedule.local) {
+  const NodeCosts& costs = topology.node_costs();
+  const double footprint = footprint_of(schedule, geometry);
+  copy_ = costs.copy.at(footprint) * costs.sharing / kMib;
+  const RateCurve& read = schedule.exposure == Exposure::kPulled ? costs.pull : costs.read;
+  read_ = read.at(footprint) * costs.sharing / kMib;
+  combine_ = costs.combine.at(footprint) * costs.sharing / kMib;
+  reduce_ = costs.reduce.at(footprint) * costs.sharing / kMib;
+}
+
+double RankWork::us(const Step& step, double bytes) const {
   if (step.kind != StepKind::kCopy && step.kind != StepKind::kReduce) {
     return 0.0;
   }
+  if (moves(step)) {
+    return bytes * (reads_peer(step, local_) ? read_ : copy_);
+  }
+  const auto others = static_cast<double>(operands_beyond_first(step));
+  // A result that goes to all is written to each of the others too.
+  const double written = step.dst.local == kEveryone ? others * copy_ : 0.0;
+  return bytes * (combine_ + reduce_ * others + written);
+}
+
+double core_us(const Step& step, const Schedule& schedule, const Geometry& geometry,
+               const Topology& topology) {
   const RankWork work(schedule, geometry, topology);
   return work.us(step, static_cast<double>(geometry.length(step.begin, step.end)));
 }
@@ -94,7 +82,7 @@ RankCost cost_of(const Schedule& schedule, const Topology& topology, std::size_t
       cost.awaits += step.count > 0 ? 1U : 0U;
     } else if (step.kind == StepKind::kCopy) {
       cost.bytes_copied += length;
-      cost.bytes_read += reads_peer(step, schedule) ? length : 0;
+      cost.bytes_read += reads_peer(step, schedule.local) ? length : 0;
       cost.copy_us += work.us(step, static_cast<double>(length));
     } else if (step.kind == StepKind::kReduce) {
       cost.bytes_reduced += length * operands_beyond_first(step);

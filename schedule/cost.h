@@ -45,6 +45,22 @@ struct GroupCost {
 
 GroupCost cost_of(std::span<const Schedule> schedules, const Topology& topology, std::size_t bytes);
 
+// Rates of one schedule and size, looked up once for all its steps. Plain value.
+class RankWork {
+ public:
+  RankWork(const Schedule& schedule, const Geometry& geometry, const Topology& topology);
+
+  // Microseconds of `bytes` of a step's work on the core of its rank; 0 of messages and lines.
+  double us(const Step& step, double bytes) const;
+
+ private:
+  std::uint32_t local_ = 0;
+  double copy_ = 0.0;  // microseconds a byte
+  double read_ = 0.0;
+  double combine_ = 0.0;
+  double reduce_ = 0.0;
+};
+
 // Microseconds of one step's work on the core of its rank, from the caches that the footprint of
 // the caller's buffers leaves; 0 for messages and lines. Where ranks share processors it counts as
 // many times.

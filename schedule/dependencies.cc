@@ -11,6 +11,43 @@ namespace {
 
 constexpr std::uint32_t kNone = 0xffffffffU;
 
+// Who last wrote a run of positions, and who has read them since.
+struct Cell {
+  std::uint32_t writer = kNone;
+  std::uint32_t readers = kNone;  // list in Finder
+};
+
+// The positions of one space, in runs that no step's span begins or ends within: as many cells as
+// steps make different, however many positions there are.
+class Cells {
+ public:
+  explicit Cells(std::uint32_t positions) : first_(positions + 1U, 0) {}
+
+  // Before join(): a span that will be asked for.
+  void cut(std::uint32_t begin, std::uint32_t length) {
+    first_[begin] = 1;
+    first_[begin + length] = 1;
+  }
+
+  void join() {
+    std::uint32_t cells = 0;
+    for (std::uint32_t& first : first_) {
+      const std::uint32_t begins = first;
+      first = cells;
+      cells += begins;
+    }
+    cells_.resize(cells);
+  }
+
+  std::span<Cell> at(std::uint32_t begin, std::uint32_t length) {
+    return std::span(cells_).subspan(first_[begin], first_[begin + length] - first_[begin]);
+  }
+
+ private:
+  std::vector<std::uint32_t> first_;  // of each position: 1 where a span begins or ends; then cell
+  std::vector<Cell> cells_;
+};
+
 class Finder {
  public:
   Finder(Schedule* schedule, std::size_t gate)
@@ -24,6 +61,17 @@ class Finder {
         stage_(schedule->stage_units) {}
 
   void run() {
+    for (const Step& step : schedule_.steps) {
+      for_each_span(step, [this](const Place& place, std::uint32_t length, bool) {
+        std::uint32_t begin = 0;
+        if (Cells* cells = space_of(place, &begin)) {
+          cells->cut(begin, length);
+        }
+      });
+    }
+    for (Cells* cells : {&caller_, &scratch_, &line_, &slot_, &stage_}) {
+      cells->join();
+    }
     for (step_ = 0; step_ < schedule_.steps.size(); ++step_) {
       visit(schedule_.steps[step_]);
       if (step_ + 1 == gate_) {
@@ -37,11 +85,6 @@ class Finder {
   }
 
  private:
-  struct Cell {
-    std::uint32_t writer = kNone;
-    std::uint32_t readers = kNone;  // list in readers_
-  };
-
   struct Reader {
     std::uint32_t step = 0;
     std::uint32_t next = kNone;
@@ -107,7 +150,6 @@ class Finder {
 
   // Spans that a Copy, Reduce, Send or Recv reads and writes.
   void touch(const Step& step) {
-    const std::uint32_t length = step.end - step.begin;
     const bool mapped = has_owner(step.dst.space) || has_owner(step.src.space);
     if (mapped) {
       depend(last_await_);
@@ -115,60 +157,79 @@ class Finder {
     if (step.dst.space == Space::kOutput && gate_ != 0 && step_ >= gate_) {
       depend_on_all(gated_on_);
     }
-    read_operands(step, length);
-    if (step.kind == StepKind::kReduce && step.own_input) {
-      read({Space::kInput, 0, step.begin}, length);
-    }
-    write(step.dst, length);
+    for_each_span(step, [this](const Place& place, std::uint32_t span, bool writes) {
+      writes ? write(place, span) : read(place, span);
+    });
     if (mapped) {
       mapped_unpublished_.push_back(step_);
     }
   }
 
-  void read_operands(const Step& step, std::uint32_t length) {
+  // Calls use(place, length, writes) with every span of a Copy, Reduce, Send or Recv: what it
+  // reads, then what it writes.
+  template <typename Use>
+  void for_each_span(const Step& step, const Use& use) const {
+    const std::uint32_t length = step.end - step.begin;
+    if (step.kind == StepKind::kPublish || step.kind == StepKind::kAwait) {
+      return;
+    }
+    read_operands(step, length, use);
+    if (step.kind == StepKind::kReduce && step.own_input) {
+      use({Space::kInput, 0, step.begin}, length, false);
+    }
+    use(step.dst, length, true);
+  }
+
+  template <typename Use>
+  void read_operands(const Step& step, std::uint32_t length, const Use& use) const {
     if (step.kind != StepKind::kReduce || step.count == 0) {
-      read(step.src, length);
+      use(step.src, length, false);
     } else if (is_exposed(step.src.space)) {
       return;  // others' buffers; its own operand is the input
     } else if (is_mapped(step.src.space)) {
       const bool own_too = !step.own_input && schedule_.local >= step.src.local &&
                            schedule_.local - step.src.local < step.count;
       if (own_too) {
-        read({step.src.space, schedule_.local, step.src.at}, length);
+        use({step.src.space, schedule_.local, step.src.at}, length, false);
       }
     } else {
       for (std::uint32_t i = 0; i < step.count; ++i) {
         if (!step.own_input || i != step.src.local) {
-          read({step.src.space, 0, step.src.at + i * length}, length);
+          use({step.src.space, 0, step.src.at + i * length}, length, false);
         }
       }
     }
   }
 
-  // The cells of a place; empty when this rank's steps alone cannot conflict there.
-  std::span<Cell> cells(const Place& place, std::uint32_t length) {
+  // The cells that a place is in, and where there; null when this rank's steps alone cannot
+  // conflict there.
+  Cells* space_of(const Place& place, std::uint32_t* begin) {
+    *begin = place.at;
     switch (place.space) {
       case Space::kInput:
       case Space::kOutput:
-        return std::span(caller_).subspan(caller_mark(schedule_, place), length);
+        *begin = caller_mark(schedule_, place);
+        return &caller_;
       case Space::kScratch:
-        return std::span(scratch_).subspan(place.at, length);
+        return &scratch_;
       case Space::kLine:
+        return place.local == schedule_.local ? &line_ : nullptr;
       case Space::kSlot:
+        return place.local == schedule_.local ? &slot_ : nullptr;
       case Space::kStage:
-        break;
+        return place.local == schedule_.local ? &stage_ : nullptr;
       case Space::kNone:
       case Space::kPeerInput:
       case Space::kPeerOutput:
-        return {};
+        break;
     }
-    if (place.local != schedule_.local) {
-      return {};
-    }
-    std::vector<Cell>& owned = place.space == Space::kLine   ? line_
-                               : place.space == Space::kSlot ? slot_
-                                                             : stage_;
-    return std::span(owned).subspan(place.at, length);
+    return nullptr;
+  }
+
+  std::span<Cell> cells(const Place& place, std::uint32_t length) {
+    std::uint32_t begin = 0;
+    Cells* const space = space_of(place, &begin);
+    return space == nullptr ? std::span<Cell>() : space->at(begin, length);
   }
 
   void read(const Place& place, std::uint32_t length) {
@@ -212,11 +273,11 @@ class Finder {
   const std::size_t gate_;
   std::uint32_t step_ = 0;
   std::vector<std::uint32_t> last_named_;  // per step: the last step that got a dependency on it
-  std::vector<Cell> caller_;
-  std::vector<Cell> scratch_;
-  std::vector<Cell> line_;
-  std::vector<Cell> slot_;
-  std::vector<Cell> stage_;
+  Cells caller_;
+  Cells scratch_;
+  Cells line_;
+  Cells slot_;
+  Cells stage_;
   std::vector<Reader> readers_;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> edges_;
   std::uint32_t last_line_step_ = kNone;

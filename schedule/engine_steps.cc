@@ -169,8 +169,8 @@ bool Engine::pull(Run& run, const Step& step, std::byte* dst, std::size_t bytes)
 std::uint32_t Engine::operands(Run& run, const Step& step, std::byte* dst,
                                const void** sources) const {
   if (step.count == 0) {
-    sources[0] = dst;
-    sources[1] = locate(run, step.src);
+    sources[step.src_first ? 1 : 0] = dst;
+    sources[step.src_first ? 0 : 1] = locate(run, step.src);
     return 2;
   }
   const std::size_t unit = run.geometry.unit_bytes();

@@ -20,9 +20,9 @@ std::uint64_t add_place(std::uint64_t hash, const Place& place) {
 }
 
 std::uint64_t add_step(std::uint64_t hash, const Step& step) {
-  const std::uint32_t flags = (static_cast<std::uint32_t>(step.kind) << 16) |
-                              (static_cast<std::uint32_t>(step.line) << 8) |
-                              (step.finish ? 2U : 0U) | (step.own_input ? 1U : 0U);
+  const std::uint32_t flags =
+      (static_cast<std::uint32_t>(step.kind) << 16) | (static_cast<std::uint32_t>(step.line) << 8) |
+      (step.src_first ? 4U : 0U) | (step.finish ? 2U : 0U) | (step.own_input ? 1U : 0U);
   hash = hash_combine(hash, pack(flags, step.peer));
   hash = hash_combine(hash, pack(step.count, step.value));
   hash = hash_combine(hash, pack(step.begin, step.end));

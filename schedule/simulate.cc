@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <queue>
-#include <unordered_map>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -16,17 +16,21 @@ namespace {
 
 constexpr double kMib = 1048576.0;
 
+// In what follows a rank is a role, and a node a node role: where nothing is folded, themselves.
 class Simulator {
  public:
-  Simulator(std::span<const Schedule> schedules, const Topology& topology, std::size_t bytes,
+  Simulator(const Roles& roles, const Topology& topology, std::size_t bytes,
             const SimulateOptions& options)
-      : schedules_(schedules),
+      : roles_(roles),
         topology_(topology),
         options_(options),
-        geometry_(schedules[0].partition, bytes),
-        out_free_(static_cast<std::size_t>(topology.nodes()), 0.0),
+        geometry_(roles.schedules[0]->partition, bytes),
+        out_free_(roles.locals.size(), 0.0),
         in_free_(out_free_),
-        inside_free_(schedules.size(), 0.0) {}
+        neck_busy_(out_free_),
+        neck_out_(out_free_.size(), 0),
+        end_us_(roles.count(), 0.0),
+        inside_free_(roles.count(), 0.0) {}
 
   Result<Simulation> run() {
     prepare();
@@ -34,50 +38,58 @@ class Simulator {
       const Event event = events_.top();
       events_.pop();
       now_ = event.time;
-      switch (event.what) {
-        case What::kReady:
-          begin(event.rank, event.step);
-          break;
-        case What::kCoreFree:
-          serve_core(event.rank);
-          break;
-        case What::kOnWire:
-          enter(event.rank, event.step);
-          break;
-        case What::kDone:
-          finish(event.rank, event.step);
-          break;
-      }
+      wave_ = event.wave;
+      handle(event);
     }
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       if (ranks_[rank].open > 0) {
-        return Error{Code::kInternal, 0, -1,
-                     fmt::format("The simulation of {} stops: {} steps of rank {} never end.",
-                                 schedules_[rank].algorithm, ranks_[rank].open, rank)};
+        return Error{
+            Code::kInternal, 0, -1,
+            fmt::format("The simulation of {} stops: {} steps of rank {} never end.",
+                        schedule_of(rank).algorithm, ranks_[rank].open, schedule_of(rank).rank)};
       }
-      result_.makespan_us = std::max(result_.makespan_us, result_.end_us[rank]);
     }
-    return std::move(result_);
+    return result();
   }
 
  private:
-  enum class What : std::uint8_t { kReady, kCoreFree, kOnWire, kDone };
+  enum class What : std::uint8_t { kReady, kCoreFree, kLeave, kOnWire, kDone };
 
+  // Events of one moment are ordered by what every rank of a role has in common, so that all of
+  // them see the same order. `wave` is how many events of this moment led to this one.
   struct Event {
     double time = 0.0;
-    std::uint64_t number = 0;  // ties in order of creation: the same run every time
+    std::uint32_t wave = 0;
     What what = What::kReady;
+    std::uint32_t local = 0;  // of the rank, or of the receiver of what is on the wire
+    std::uint32_t order = 0;  // and the step
     std::uint32_t rank = 0;
     std::uint32_t step = 0;
 
     bool operator>(const Event& other) const {
-      return time != other.time ? time > other.time : number > other.number;
+      return time != other.time
+                 ? time > other.time
+                 : std::tie(wave, what, local, order, rank) >
+                       std::tie(other.wave, other.what, other.local, other.order, other.rank);
     }
   };
 
+  // A message, kept by its receiver's step.
+  struct Message {
+    double arrives = -1.0;
+    bool sent = false;
+    bool posted = false;
+    bool moving = false;
+  };
+
   struct Rank {
+    explicit Rank(const RankWork& rates) : work(rates) {}
+
+    RankWork work;
+    std::uint32_t local = 0;
     std::vector<std::uint32_t> waits;
-    std::vector<double> starts;
+    std::vector<double> starts;      // when a timeline is wanted
+    std::vector<Message> messages;   // by step
     std::queue<std::uint32_t> core;  // steps that wait for the core
     bool core_busy = false;
     std::size_t open = 0;
@@ -85,49 +97,80 @@ class Simulator {
     std::vector<std::uint32_t> awaiting;                                  // Await steps begun
   };
 
-  struct Message {
-    std::uint32_t send_step = 0;
-    std::uint32_t recv_step = 0;
-    double arrives = -1.0;
-    bool sent = false;
-    bool posted = false;
-    bool moving = false;
-  };
+  const Schedule& schedule_of(std::size_t rank) const { return *roles_.schedules[rank]; }
 
-  void schedule_event(double time, What what, std::uint32_t rank, std::uint32_t step) {
-    events_.push({time, ++numbers_, what, rank, step});
+  const Step& step_at(std::uint32_t rank, std::uint32_t step) const {
+    return schedule_of(rank).steps[step];
+  }
+
+  // At this moment: after all events of this wave.
+  void happens(double time, What what, std::uint32_t rank, std::uint32_t step) {
+    MessageEnd at = {rank, step};
+    if (what == What::kOnWire) {
+      at = roles_.ends[rank][step];
+    }
+    events_.push(
+        {time, time == now_ ? wave_ + 1 : 0, what, ranks_[at.role].local, at.step, rank, step});
+  }
+
+  void handle(const Event& event) {
+    switch (event.what) {
+      case What::kReady:
+        begin(event.rank, event.step);
+        break;
+      case What::kCoreFree:
+        serve_core(event.rank);
+        break;
+      case What::kLeave:
+        leave(event.rank, event.step);
+        break;
+      case What::kOnWire:
+        enter(event.rank, event.step);
+        break;
+      case What::kDone:
+        finish(event.rank, event.step);
+        break;
+    }
   }
 
   void prepare() {
-    ranks_.resize(schedules_.size());
-    result_.end_us.assign(schedules_.size(), 0.0);
-    result_.neck_busy_us.assign(out_free_.size(), 0.0);
-    result_.neck_out.assign(out_free_.size(), 0);
-    for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
-      const Schedule& schedule = schedules_[rank];
-      Rank& state = ranks_[rank];
+    ranks_.reserve(roles_.count());
+    for (std::uint32_t rank = 0; rank < roles_.count(); ++rank) {
+      const Schedule& schedule = schedule_of(rank);
+      Rank state(RankWork(schedule, geometry_, topology_));
       state.open = schedule.steps.size();
-      state.starts.assign(schedule.steps.size(), 0.0);
-      const double start = options_.starts_us.empty() ? 0.0 : options_.starts_us[rank];
-      result_.end_us[rank] = start;
+      steps_ += state.open;
+      state.messages.resize(state.open);
+      if (options_.timeline) {
+        state.starts.assign(state.open, 0.0);
+      }
       if (!schedule.in_order) {
         state.waits = schedule.wait_count;
       }
+      ranks_.push_back(std::move(state));
+    }
+    for (const std::vector<std::uint32_t>& locals : roles_.locals) {
+      for (std::uint32_t local = 0; local < locals.size(); ++local) {
+        ranks_[locals[local]].local = local;
+      }
+    }
+    for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+      const double start = options_.starts_us.empty() ? 0.0 : options_.starts_us[rank];
+      const Schedule& schedule = schedule_of(rank);
+      end_us_[rank] = start;
       for (std::uint32_t step = 0; step < schedule.steps.size(); ++step) {
-        if (schedule.in_order ? step == 0 : state.waits[step] == 0) {
-          schedule_event(start, What::kReady, rank, step);
+        if (schedule.in_order ? step == 0 : ranks_[rank].waits[step] == 0) {
+          happens(start, What::kReady, rank, step);
         }
       }
     }
   }
 
-  const Step& step_at(std::uint32_t rank, std::uint32_t step) const {
-    return schedules_[rank].steps[step];
-  }
-
   void begin(std::uint32_t rank, std::uint32_t index) {
     Rank& state = ranks_[rank];
-    state.starts[index] = now_;
+    if (options_.timeline) {
+      state.starts[index] = now_;
+    }
     const Step& step = step_at(rank, index);
     switch (step.kind) {
       case StepKind::kCopy:
@@ -136,15 +179,15 @@ class Simulator {
         serve_core(rank);
         return;
       case StepKind::kSend:
-        post(rank, index, true);
-        return;
       case StepKind::kRecv:
-        post(rank, index, false);
+        post(rank, index);
         return;
       case StepKind::kPublish:
         state.lines[step.line].emplace_back(step.value, now_ + topology_.inside().alpha_us);
         finish(rank, index);
-        wake_neighbours(rank);
+        for (const std::uint32_t other : neighbours(rank)) {
+          check_awaits(other);
+        }
         return;
       case StepKind::kAwait:
         state.awaiting.push_back(index);
@@ -161,32 +204,28 @@ class Simulator {
     state.core_busy = true;
     const std::uint32_t index = state.core.front();
     state.core.pop();
-    schedule_event(now_ + core_us(step_at(rank, index), schedules_[rank], geometry_, topology_),
-                   What::kDone, rank, index);
+    const Step& step = step_at(rank, index);
+    const auto bytes = static_cast<double>(geometry_.length(step.begin, step.end));
+    happens(now_ + state.work.us(step, bytes), What::kDone, rank, index);
   }
 
-  std::span<const int> neighbours(std::uint32_t rank) const {
-    return topology_.members(topology_.node_of(static_cast<int>(rank)));
-  }
-
-  void wake_neighbours(std::uint32_t rank) {
-    for (const int other : neighbours(rank)) {
-      check_awaits(static_cast<std::uint32_t>(other));
-    }
+  std::span<const std::uint32_t> neighbours(std::uint32_t rank) const {
+    return roles_.locals[roles_.node[rank]];
   }
 
   // When the awaited lines are seen, negative while one is not even published.
   double seen_at(std::uint32_t rank, const Step& step) const {
     double seen = now_;
     for (std::uint32_t local = step.peer; local < step.peer + step.count; ++local) {
-      const auto owner = static_cast<std::uint32_t>(neighbours(rank)[local]);
+      const std::uint32_t owner = neighbours(rank)[local];
       if (owner == rank) {
         continue;
       }
+      // Values grow.
       const auto& line = ranks_[owner].lines[step.line];
-      const auto found = std::find_if(line.begin(), line.end(), [&](const auto& published) {
-        return published.first >= step.value;
-      });
+      const auto found = std::lower_bound(
+          line.begin(), line.end(), step.value,
+          [](const auto& published, std::uint32_t value) { return published.first < value; });
       if (found == line.end()) {
         return -1.0;
       }
@@ -203,114 +242,133 @@ class Simulator {
         ++i;
         continue;
       }
-      schedule_event(seen, What::kDone, rank, awaiting[i]);
+      happens(seen, What::kDone, rank, awaiting[i]);
       awaiting.erase(awaiting.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }
 
-  Message& message_of(std::uint32_t from, std::uint32_t to, std::uint32_t number) {
-    const std::uint64_t lane = static_cast<std::uint64_t>(from) * schedules_.size() + to;
-    return messages_[lane * 65536 + number];
-  }
-
   // One side of a message is ready; the transfer begins as soon as the delivery allows.
-  void post(std::uint32_t rank, std::uint32_t index, bool is_send) {
-    const Step& step = step_at(rank, index);
-    const std::uint32_t from = is_send ? rank : step.peer;
-    const std::uint32_t to = is_send ? step.peer : rank;
-    Message& message = message_of(from, to, step.value);
+  void post(std::uint32_t rank, std::uint32_t index) {
+    const bool is_send = step_at(rank, index).kind == StepKind::kSend;
+    const MessageEnd own = {rank, index};
+    const MessageEnd other = roles_.ends[rank][index];
+    const MessageEnd& from = is_send ? own : other;
+    const MessageEnd& to = is_send ? other : own;
+    Message& message = ranks_[to.role].messages[to.step];
     (is_send ? message.sent : message.posted) = true;
-    (is_send ? message.send_step : message.recv_step) = index;
     const bool may_move = message.sent && (options_.delivery == Delivery::kEager || message.posted);
     if (may_move && !message.moving) {
       message.moving = true;
-      leave(from, message.send_step);
+      happens(now_, What::kLeave, from.role, from.step);
     } else if (!is_send && message.arrives >= 0.0) {
-      schedule_event(std::max(now_, message.arrives), What::kDone, to, index);
+      happens(std::max(now_, message.arrives), What::kDone, rank, index);
     }
   }
 
-  std::size_t node_of(std::uint32_t rank) const {
-    return static_cast<std::size_t>(topology_.node_of(static_cast<int>(rank)));
+  bool crosses(std::uint32_t from, const Step& step) const {
+    return topology_.node_of(static_cast<int>(schedule_of(from).rank)) !=
+           topology_.node_of(static_cast<int>(step.peer));
   }
 
-  double wire_us(std::uint32_t rank, std::uint32_t index) const {
-    const Step& step = step_at(rank, index);
-    return static_cast<double>(geometry_.length(step.begin, step.end)) / kMib *
-           topology_.between().beta_us_per_mib;
+  double wire_us(std::size_t bytes) const {
+    return static_cast<double>(bytes) / kMib * topology_.between().beta_us_per_mib;
   }
 
   // The message takes its turn on its node's way out, or on its rank's way within the node.
   void leave(std::uint32_t from, std::uint32_t send_step) {
     const Step& step = step_at(from, send_step);
-    const bool crosses = node_of(from) != node_of(step.peer);
-    double& free = crosses ? out_free_[node_of(from)] : inside_free_[from];
+    const std::size_t bytes = geometry_.length(step.begin, step.end);
+    const std::uint32_t node = roles_.node[from];
+    const bool out = crosses(from, step);
+    double& free = out ? out_free_[node] : inside_free_[from];
     const double start = std::max(now_, free);
-    free = start + wire_us(from, send_step);
-    if (crosses) {
-      result_.neck_busy_us[node_of(from)] += wire_us(from, send_step);
-      result_.neck_out[node_of(from)] += geometry_.length(step.begin, step.end);
+    free = start + wire_us(bytes);
+    if (out) {
+      neck_busy_[node] += wire_us(bytes);
+      neck_out_[node] += bytes;
     }
-    schedule_event(start, What::kOnWire, from, send_step);
-    schedule_event(free, What::kDone, from, send_step);
+    happens(start, What::kOnWire, from, send_step);
+    happens(free, What::kDone, from, send_step);
   }
 
   // Its first byte is on the wire: ways in serve messages in the order of that.
   void enter(std::uint32_t from, std::uint32_t send_step) {
     const Step& step = step_at(from, send_step);
-    double end = now_ + wire_us(from, send_step);
-    if (node_of(from) != node_of(step.peer)) {
-      double& free = in_free_[node_of(step.peer)];
-      end = std::max(now_, free) + wire_us(from, send_step);
+    const double wire = wire_us(geometry_.length(step.begin, step.end));
+    const MessageEnd to = roles_.ends[from][send_step];
+    double end = now_ + wire;
+    if (crosses(from, step)) {
+      double& free = in_free_[roles_.node[to.role]];
+      end = std::max(now_, free) + wire;
       free = end;
     }
-    Message& message = message_of(from, step.peer, step.value);
+    Message& message = ranks_[to.role].messages[to.step];
     message.arrives = end + topology_.between().alpha_us;
     if (message.posted) {
-      schedule_event(message.arrives, What::kDone, step.peer, message.recv_step);
+      happens(message.arrives, What::kDone, to.role, to.step);
     }
   }
 
   void finish(std::uint32_t rank, std::uint32_t index) {
     Rank& state = ranks_[rank];
-    const Schedule& schedule = schedules_[rank];
-    const StepKind kind = step_at(rank, index).kind;
+    const Schedule& schedule = schedule_of(rank);
+    const StepKind kind = schedule.steps[index].kind;
     --state.open;
-    result_.end_us[rank] = std::max(result_.end_us[rank], now_);
+    end_us_[rank] = std::max(end_us_[rank], now_);
     if (options_.timeline) {
-      result_.timeline.push_back({rank, index, state.starts[index], now_});
+      timeline_.push_back({schedule.rank, index, state.starts[index], now_});
     }
     if (kind == StepKind::kCopy || kind == StepKind::kReduce) {
       state.core_busy = false;
-      schedule_event(now_, What::kCoreFree, rank, 0);
+      happens(now_, What::kCoreFree, rank, 0);
     }
     if (schedule.in_order) {
       if (index + 1 < schedule.steps.size()) {
-        schedule_event(now_, What::kReady, rank, index + 1);
+        happens(now_, What::kReady, rank, index + 1);
       }
       return;
     }
     for (std::uint32_t at = schedule.release_begin[index]; at < schedule.release_begin[index + 1];
          ++at) {
       if (--state.waits[schedule.releases[at]] == 0) {
-        schedule_event(now_, What::kReady, rank, schedule.releases[at]);
+        happens(now_, What::kReady, rank, schedule.releases[at]);
       }
     }
   }
 
-  std::span<const Schedule> schedules_;
+  // What each rank and each node did, from what their roles did.
+  Simulation result() {
+    Simulation out;
+    for (const std::uint32_t role : roles_.of_rank) {
+      out.end_us.push_back(end_us_[role]);
+      out.makespan_us = std::max(out.makespan_us, end_us_[role]);
+    }
+    for (const std::uint32_t role : roles_.of_node) {
+      out.neck_busy_us.push_back(neck_busy_[role]);
+      out.neck_out.push_back(neck_out_[role]);
+    }
+    out.timeline = std::move(timeline_);
+    out.roles = roles_.count();
+    out.steps = steps_;
+    return out;
+  }
+
+  const Roles& roles_;
   const Topology& topology_;
   const SimulateOptions& options_;
   const Geometry geometry_;
-  double now_ = 0.0;
-  std::uint64_t numbers_ = 0;
+  double now_ = -1.0;
+  std::uint32_t wave_ = 0;
   std::vector<double> out_free_;  // when each node's way out, and in, is free again
   std::vector<double> in_free_;
+  std::vector<double> neck_busy_;
+  std::vector<std::size_t> neck_out_;
+  std::vector<double> end_us_;
   std::vector<double> inside_free_;  // when each rank's way to its own node is free again
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<Rank> ranks_;
-  std::unordered_map<std::uint64_t, Message> messages_;
-  Simulation result_;
+  std::vector<StepTimes> timeline_;
+  std::size_t steps_ = 0;
 };
 
 }  // namespace
@@ -324,7 +382,20 @@ Result<Simulation> simulate(std::span<const Schedule> schedules, const Topology&
                  fmt::format("A simulation of {} ranks got {} schedules and {} start times.",
                              topology.ranks(), schedules.size(), options.starts_us.size())};
   }
-  return Simulator(schedules, topology, bytes, options).run();
+  ISTHMUS_ASSIGN(const Roles roles, Roles::apart(schedules, topology));
+  return Simulator(roles, topology, bytes, options).run();
+}
+
+Result<Simulation> simulate(const ScheduleSource& source, const Topology& topology,
+                            std::size_t bytes, const SimulateOptions& options) {
+  if (!options.starts_us.empty() || topology.ranks() == 0) {
+    return Error{Code::kInvalidArgument, 0, -1,
+                 fmt::format("A simulation of {} ranks by what they do alike got {} start times; "
+                             "all of them call at once.",
+                             topology.ranks(), options.starts_us.size())};
+  }
+  ISTHMUS_ASSIGN(const Roles roles, Roles::fold(source, topology, bytes));
+  return Simulator(roles, topology, bytes, options).run();
 }
 
 }  // namespace isthmus

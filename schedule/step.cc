@@ -31,8 +31,9 @@ std::string place_text(const Place& place) {
 std::string reduce_text(const Step& step) {
   const std::string_view finish = step.finish ? ", finish" : "";
   if (step.count == 0) {
-    return fmt::format("Reduce {} with {}, marks [{}, {}){}", place_text(step.dst),
-                       place_text(step.src), step.begin, step.end, finish);
+    return fmt::format("Reduce {} {} {}, marks [{}, {}){}", place_text(step.dst),
+                       step.src_first ? "behind" : "with", place_text(step.src), step.begin,
+                       step.end, finish);
   }
   if (has_owner(step.src.space)) {
     return fmt::format("Reduce {} {} of locals [{}, {}){} -> {}, marks [{}, {}){}",

@@ -92,7 +92,7 @@ constexpr Place owner_place(const Place& place) {
 //              with count > 0 and src in scratch the operands are the count consecutive spans of
 //              (end - begin) units from src.at on, in that order; own_input takes operand number
 //              src.local from input at begin instead;
-//              with count == 0 the operands are dst, then src.
+//              with count == 0 the operands are dst, then src; with src_first src, then dst.
 //              A dst in kPeerOutput of kEveryone: the result goes to that mark of all outputs.
 //   Copy:      src and dst may be the same bytes (in place): nothing to do then.
 //   Await:     count == 0 waits for nobody: a joint of its dependencies.
@@ -102,8 +102,9 @@ constexpr Place owner_place(const Place& place) {
 struct Step {
   StepKind kind = StepKind::kCopy;
   std::uint8_t line = 0;
-  bool finish = false;
-  bool own_input = false;
+  bool finish : 1 = false;
+  bool own_input : 1 = false;
+  bool src_first : 1 = false;
   std::uint32_t peer = 0;
   std::uint32_t count = 0;
   std::uint32_t value = 0;

@@ -222,7 +222,7 @@ Status Run::copy(std::uint32_t node) {
 // Where operand number `number` of a Reduce lies.
 Place Run::operand_place(const Part& part, const Step& step, std::uint32_t number) const {
   if (step.count == 0) {
-    return number == 0 ? step.dst : step.src;
+    return (number == 0) != step.src_first ? step.dst : step.src;
   }
   const bool mapped = has_owner(step.src.space);
   const bool own =

@@ -22,6 +22,10 @@ struct Tuning {
   std::uint32_t slots = 1;  // staged pieces a rank may have in flight
   std::uint32_t lead = 0;   // pieces staged ahead of the one being read; below slots
 
+  // Rounds between nodes that halve a slice of the data before those that exchange what is left of
+  // it: more of them send fewer bytes in more rounds.
+  std::uint32_t halvings = 0;
+
   // The staging slot of a piece.
   std::uint32_t slot(std::uint32_t piece) const { return piece % std::max(slots, 1U); }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 
 #include "collectives/algorithms/fits.h"
@@ -56,6 +57,23 @@ double inside_cost(const Topology& topology, double copied_mib, double reduced_m
 // Every local rank sends beside the others of its node.
 double lane_messages(const Topology& topology) {
   return kMoreMessages * (topology.locals_min() - 1) * topology.between().alpha_us;
+}
+
+double log2_floor(int count) {
+  return static_cast<double>(std::bit_width(static_cast<unsigned>(count))) - 1.0;
+}
+
+bool folds_nodes(const Topology& topology) {
+  return !std::has_single_bit(static_cast<unsigned>(topology.nodes()));
+}
+
+// Messages between nodes that wait for each other, where so many rounds halve.
+double halving_rounds(const Topology& topology, std::uint32_t halvings) {
+  return log2_floor(topology.nodes()) + halvings + (folds_nodes(topology) ? 2.0 : 0.0);
+}
+
+double between_us(const Topology& topology, double message_mib) {
+  return topology.between().alpha_us + message_mib * topology.between().beta_us_per_mib;
 }
 
 double node_reduce_cost(const Topology& topology, const Payload& payload, double hops) {
@@ -191,6 +209,30 @@ double exchange_cost(const Topology& topology, const Payload& payload) {
          overlapped(node_step(topology, (topology.nodes() - 1) * mib(payload)),
                     inside_cost(topology, 3.0 * mib(payload), mib(payload)),
                     lanes(topology, payload).pieces);
+}
+
+double leader_doubling_cost(const Topology& topology, const Payload& payload) {
+  return halving_rounds(topology, 0) * between_us(topology, mib(payload)) +
+         inside_cost(topology, 3.0 * mib(payload),
+                     mib(payload) * (topology.locals_max() + halving_rounds(topology, 0) + 1.0));
+}
+
+// Chunks overlap, but each goes through its rounds, and only those that are staged and not yet
+// shown are under way.
+double halving_lanes_cost(const Topology& topology, const Payload& payload) {
+  const Tuning tuning = halving_lanes(topology, payload);
+  const double part = std::exp2(-static_cast<double>(tuning.halvings));
+  const double in_turn = halving_rounds(topology, tuning.halvings);
+  const double doublings = log2_floor(topology.nodes()) - tuning.halvings;
+  const double folds = folds_nodes(topology) ? 2.0 : 0.0;
+  const double bytes = 2.0 * (1.0 - part) + doublings * part + folds;
+  const double latency = in_turn * topology.between().alpha_us;
+  const double wire = bytes * mib(payload) * topology.between().beta_us_per_mib;
+  const double chunks = tuning.pieces;
+  const double under_way = std::min(chunks, tuning.lead + 1.0);
+  const double inside = inside_cost(topology, 3.0 * mib(payload), mib(payload) * (1.0 + bytes));
+  return lane_messages(topology) + latency * chunks / under_way +
+         overlapped(wire, inside, tuning.pieces);
 }
 
 double node_gather_cost(const Topology& topology, const Payload& payload) {

@@ -1,6 +1,7 @@
 #include "collectives/algorithms/fits.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -29,6 +30,12 @@ std::size_t class_bytes(const Payload& payload) {
 // Sums of nodes two at a time.
 bool nodes_in_turn(const Topology& topology, const Payload& payload) {
   return several_nodes(topology, payload) && (!payload.rounds || topology.nodes() == 2);
+}
+
+// Any number of nodes. More sums than a Reduce takes are rounded in turn: there is no other way.
+bool many_nodes(const Topology& topology, const Payload& payload) {
+  return topology.nodes() >= 2 && topology.mapped_all() && topology.locals_max() <= kOperandsMax &&
+         (!payload.rounds || topology.nodes() > kOperandsMax);
 }
 
 std::size_t ranks_of(const Topology& topology) {
@@ -119,6 +126,10 @@ bool leaders_fit_slot(const Topology& topology, const Payload& payload) {
   return several_nodes(topology, payload) && 2 * align_line(class_bytes(payload)) <= kSlotBytes;
 }
 
+bool leaders_double(const Topology& topology, const Payload& payload) {
+  return many_nodes(topology, payload) && 2 * align_line(class_bytes(payload)) <= kSlotBytes;
+}
+
 Tuning at_once(const Topology&, const Payload&) {
   return {};
 }
@@ -196,6 +207,28 @@ Tuning lanes(const Topology& topology, const Payload& payload) {
   tuning.slots = 4;
   tuning.lead = 1;
   return tuning;
+}
+
+// Parts of a slice that are worth a message.
+constexpr std::size_t kPartLeast = 4096;
+
+Tuning halving_lanes(const Topology& topology, const Payload& payload) {
+  const std::size_t nodes = static_cast<std::size_t>(topology.nodes());
+  const std::size_t most = std::clamp<std::size_t>(nodes << 16, 524288, kStageBytesMax / 4);
+  const std::size_t chunk = std::clamp<std::size_t>(class_bytes(payload) / 8, 131072, most);
+  const auto rounds = static_cast<std::size_t>(std::bit_width(nodes));
+  Tuning tuning = in_pieces(payload, chunk, 6 * rounds + 14, 4, 1);
+  tuning.slots = 4;
+  tuning.lead = 1;
+  const std::size_t slice =
+      class_bytes(payload) / tuning.pieces / static_cast<std::size_t>(topology.locals_min());
+  const std::size_t parts = std::clamp<std::size_t>(slice / kPartLeast, 1, std::bit_floor(nodes));
+  tuning.halvings = static_cast<std::uint32_t>(std::bit_width(parts)) - 1;
+  return tuning;
+}
+
+bool stages_halving_lanes(const Topology& topology, const Payload& payload) {
+  return many_nodes(topology, payload) && stage_holds(payload, halving_lanes(topology, payload), 1);
 }
 
 bool stages_lanes(const Topology& topology, const Payload& payload) {

@@ -78,6 +78,12 @@ Tuning tree_pieces(const Topology& topology, const Payload& payload);
 Tuning lanes(const Topology& topology, const Payload& payload);
 bool stages_lanes(const Topology& topology, const Payload& payload);
 
+// The same for sums two at a time, of any number of nodes, with as many halvings as leave parts of
+// some KiB.
+Tuning halving_lanes(const Topology& topology, const Payload& payload);
+bool stages_halving_lanes(const Topology& topology, const Payload& payload);
+bool leaders_double(const Topology& topology, const Payload& payload);
+
 // Blocks by way of their nodes.
 Tuning node_blocks(const Topology& topology, const Payload& payload);
 bool stages_node_blocks(const Topology& topology, const Payload& payload);

@@ -20,8 +20,15 @@ Result<Schedule> leader_all_reduce(const Request& request);
 // One rounding per level. Nodes have as many slices as the smallest has ranks.
 Result<Schedule> lanes_all_reduce(const Request& request);
 
-// The same, but counterparts exchange whole slices: one step between nodes where the other has two,
-// and as many bytes for two nodes.
+// The same for many nodes: counterparts combine slices two at a time, in log2(nodes) rounds that
+// halve or double (Tuning::halvings).
+Result<Schedule> halving_lanes_all_reduce(const Request& request);
+
+// Of few bytes: the first ranks double, in log2(nodes) rounds.
+Result<Schedule> leader_doubling_all_reduce(const Request& request);
+
+// As lanes_all_reduce, but counterparts exchange whole slices: one step between nodes where the
+// other has two, and as many bytes for two nodes.
 Result<Schedule> exchange_all_reduce(const Request& request);
 
 // Each block is received once per node, by one rank of it, and read by the others there.

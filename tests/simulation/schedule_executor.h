@@ -469,8 +469,8 @@ class ScheduleExecutor {
     const bool mapped = has_owner(step.src.space);
     const std::uint32_t own = mapped ? schedules_[r].local : step.src.local;
     if (step.count == 0) {
-      operands.push_back(take(r, step.dst, length));
-      operands.push_back(take(r, step.src, length));
+      operands.push_back(take(r, step.src_first ? step.src : step.dst, length));
+      operands.push_back(take(r, step.src_first ? step.dst : step.src, length));
     }
     for (std::uint32_t i = 0; i < step.count; ++i) {
       Place place = {step.src.space, 0, step.src.at + i * span};

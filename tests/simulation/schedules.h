@@ -41,9 +41,10 @@ inline bool has_pieces(const Algorithm& algorithm, const Topology& topology) {
 }
 
 // Stand for a small, a middle and a large size: one piece, all pieces staged at once, and pieces
-// that use staging again. Larger sizes repeat the last one's pattern.
+// that use staging again. Larger sizes repeat the last one's pattern. Between nodes: rounds that
+// double, that halve, and both.
 inline std::vector<Tuning> three_tunings() {
-  return {{1, 1, 0}, {2, 2, 1}, {4, 2, 1}};
+  return {{1, 1, 0, 0}, {2, 2, 1, 64}, {4, 2, 1, 1}};
 }
 
 inline std::string where(const Algorithm& algorithm, const Topology& topology, std::uint32_t root,

@@ -53,11 +53,12 @@ void edit_place(Place& place, bool owner, std::mt19937_64& random) {
   }
 }
 
+constexpr std::array kNames = {"peer",  "marks", "source", "destination", "owner",
+                               "value", "line",  "count",  "finish",      "own input",
+                               "drop",  "order", "swap",   "depend"};
+
 // One edit of the named kind; an empty text when the step has nothing of that kind.
 Edit edit_step(Schedule& schedule, std::uint32_t index, std::mt19937_64& random) {
-  static constexpr std::array kNames = {"peer",  "marks", "source", "destination", "owner",
-                                        "value", "line",  "count",  "finish",      "own input",
-                                        "drop",  "swap",  "depend"};
   const std::size_t kind = random() % kNames.size();
   Step& step = schedule.steps[index];
   const Step before = step;
@@ -103,6 +104,9 @@ Edit edit_step(Schedule& schedule, std::uint32_t index, std::mt19937_64& random)
       step.kind = StepKind::kAwait;  // of nobody: the step is gone, its dependencies stay
       break;
     case 11:
+      step.src_first = step.kind == StepKind::kReduce ? !step.src_first : step.src_first;
+      break;
+    case 12:
       if (index + 1 < schedule.steps.size()) {
         std::swap(step, schedule.steps[index + 1]);
       }

@@ -281,6 +281,21 @@ class Isthmus(unittest.TestCase):
         self.ended(timeline)
         self.assertRegex(timeline.stdout, r"rank 3 +step \d+ +\w+")
 
+    def test_simulates_very_many_ranks(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "cluster.json")
+            path.write_text('{"isthmus_topology": 1, "node": {"ranks": 8}, "count": 1,'
+                            ' "between": {"alpha_us": 30, "beta_us_per_mib": 84}}')
+            result = run("schedule", "simulate", "all_reduce", "--topology", str(path), "--ranks",
+                         "131072", "--bytes", "1K", "--json")
+            self.ended(result)
+            told = json.loads(result.stdout)
+            self.assertEqual((told["ranks"], told["nodes"]), (131072, 16384))
+            self.assertEqual(told["simulated_ranks"], 8)
+            # 14 rounds of one message each, and what happens inside the nodes.
+            self.assertGreater(told["time_us"], 14 * 30)
+            self.assertLess(told["time_us"], 15 * 30)
+
     def test_schedule_explain(self):
         env = {"ISTHMUS_TUNE_FILE": "none", "ISTHMUS_ALGO": ""}
         result = run("schedule", "explain", "all_reduce", "--bytes", "4M", "--json", env=env)

@@ -189,7 +189,7 @@ Status save_of_job(const InfoOptions& options) {
   ISTHMUS_ASSIGN(const std::unique_ptr<World> world, World::from_launcher());
   Communicator& group = world->communicator();
   ISTHMUS_ASSIGN(const TopologyFile file, of_job(options, group));
-  const Status saved = group.rank() == 0 ? save(options, file) : Status();
+  Status saved = group.rank() == 0 ? save(options, file) : Status();
   // No rank leaves while another still measures.
   ISTHMUS_TRY(group.barrier());
   return saved;

@@ -141,12 +141,13 @@ void add_schedule(CLI::App* app, ScheduleOptions* options, Chosen* chosen) {
   add_place(cost, options, true);
   add_algorithm(cost, options);
   CLI::App* simulation = add_command(
-      schedule, "simulate", "run all ranks in model time, without a network",
+      schedule, "simulate", "run all ranks in model time, without a network (docs/simulation.md)",
       [options] { return run_schedule_simulate(*options); }, chosen);
   add_place(simulation, options, true);
   add_algorithm(simulation, options);
   simulation->add_flag("--rendezvous", options->rendezvous,
                        "a send ends with its receive, not before");
+  simulation->add_flag("--json", options->json, "for programs");
   simulation->add_flag("--timeline", options->timeline, "every step's begin and end");
 }
 

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
-#include <optional>
-#include <string>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "collectives/select.h"
 #include "schedule/cost.h"
@@ -19,6 +21,8 @@
 namespace isthmus {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 // Timelines are for people: more lines than this help nobody.
 constexpr std::size_t kTimelineMax = 2000;
 
@@ -28,6 +32,73 @@ std::size_t most(const std::vector<std::size_t>& values) {
 
 double share(double part, double whole) {
   return whole > 0.0 ? 100.0 * part / whole : 0.0;
+}
+
+double least(const std::vector<double>& values) {
+  return values.empty() ? 0.0 : *std::min_element(values.begin(), values.end());
+}
+
+double most(const std::vector<double>& values) {
+  return values.empty() ? 0.0 : *std::max_element(values.begin(), values.end());
+}
+
+void print_simulation(const ScheduleOptions& options, const NodeView& view, const Choice& choice,
+                      const Simulation& run) {
+  const int ranks = view.topology.ranks();
+  fmt::print("{} by {}: {}, {}, {} delivery\n", op_kind_name(options.op), choice.algorithm->name,
+             view.group_text(), bytes_text(options.bytes),
+             options.rendezvous ? "rendezvous" : "eager");
+  fmt::print("  time                 {:.2f} us\n", run.makespan_us);
+  fmt::print("  first rank ends at   {:.2f} us\n", least(run.end_us));
+  fmt::print("  bytes out of a node  {} at most\n", most(run.neck_out));
+  fmt::print("  neck busy            {:.1f} % of the time\n",
+             share(most(run.neck_busy_us), run.makespan_us));
+  fmt::print("  simulated            {} of {} ranks, {} steps{}\n", run.roles, ranks, run.steps,
+             run.roles < static_cast<std::size_t>(ranks) ? "; the others do the same" : "");
+  fmt::print("  costs                {}\n", view.costs_from);
+}
+
+void print_simulation_json(const ScheduleOptions& options, const NodeView& view,
+                           const Choice& choice, const Simulation& run) {
+  const Tuning& tuning = choice.tuning;
+  Json out = {{"op", op_kind_name(options.op)},
+              {"algorithm", choice.algorithm->name},
+              {"bytes", options.bytes},
+              {"ranks", view.topology.ranks()},
+              {"nodes", view.topology.nodes()},
+              {"delivery", options.rendezvous ? "rendezvous" : "eager"},
+              {"pieces", tuning.pieces},
+              {"halvings", tuning.halvings},
+              {"time_us", run.makespan_us},
+              {"first_end_us", least(run.end_us)},
+              {"neck_bytes_out", most(run.neck_out)},
+              {"neck_busy_us", most(run.neck_busy_us)},
+              {"simulated_ranks", run.roles},
+              {"simulated_steps", run.steps},
+              {"costs", view.costs_from}};
+  fmt::print("{}\n", out.dump(1));
+}
+
+// Of ranks that do the same the lowest one's.
+int print_timeline(const Simulation& run, const ScheduleSource& build) {
+  std::map<std::uint32_t, Schedule> schedules;
+  std::size_t lines = 0;
+  for (const StepTimes& times : run.timeline) {
+    if (lines++ == kTimelineMax) {
+      fmt::print("  (and {} more steps)\n", run.timeline.size() - kTimelineMax);
+      break;
+    }
+    if (!schedules.contains(times.rank)) {
+      Result<Schedule> schedule = build(times.rank);
+      if (!schedule.ok()) {
+        return say_schedule_error(schedule.error());
+      }
+      schedules[times.rank] = std::move(schedule).value();
+    }
+    fmt::print("  {:10.2f} {:10.2f} us  rank {:<4} step {:<4} {}\n", times.start_us, times.end_us,
+               times.rank, times.step, describe(schedules[times.rank].steps[times.step]));
+  }
+  return 0;
 }
 
 }  // namespace
@@ -72,45 +143,27 @@ int run_schedule_simulate(const ScheduleOptions& options) {
   if (!view.ok()) {
     return say_schedule_error(view.error());
   }
-  const Topology& topology = view->topology;
   const Result<Choice> choice = choose(*view, options);
-  const Result<std::vector<Schedule>> schedules =
-      choice.ok() ? build_all(*view, *choice, options)
-                  : Result<std::vector<Schedule>>(choice.error());
-  if (!schedules.ok()) {
-    return say_schedule_error(schedules.error());
+  if (!choice.ok()) {
+    return say_schedule_error(choice.error());
   }
-  const std::size_t bytes = static_cast<std::size_t>(options.bytes);
   SimulateOptions how;
   how.delivery = options.rendezvous ? Delivery::kRendezvous : Delivery::kEager;
   how.timeline = options.timeline;
-  const Result<Simulation> run = simulate(*schedules, topology, bytes, how);
+  const auto build = [&](std::uint32_t rank) {
+    return build_one(*view, *choice, options, static_cast<int>(rank));
+  };
+  const Result<Simulation> run =
+      simulate(build, view->topology, static_cast<std::size_t>(options.bytes), how);
   if (!run.ok()) {
     return say_schedule_error(run.error());
   }
-  const Schedule& first = schedules->front();
-  fmt::print("{} by {}: {}, {}, {} delivery\n", op_kind_name(first.op), first.algorithm,
-             view->group_text(), bytes_text(options.bytes),
-             options.rendezvous ? "rendezvous" : "eager");
-  const std::vector<double>& ends = run->end_us;
-  const std::vector<double>& busy = run->neck_busy_us;
-  fmt::print("  time                 {:.2f} us\n", run->makespan_us);
-  fmt::print("  first rank ends at   {:.2f} us\n",
-             ends.empty() ? 0.0 : *std::min_element(ends.begin(), ends.end()));
-  fmt::print("  bytes out of a node  {} at most\n", most(run->neck_out));
-  fmt::print(
-      "  neck busy            {:.1f} % of the time\n",
-      busy.empty() ? 0.0 : share(*std::max_element(busy.begin(), busy.end()), run->makespan_us));
-  std::size_t lines = 0;
-  for (const StepTimes& times : run->timeline) {
-    if (lines++ == kTimelineMax) {
-      fmt::print("  (and {} more steps)\n", run->timeline.size() - kTimelineMax);
-      break;
-    }
-    fmt::print("  {:10.2f} {:10.2f} us  rank {:<4} step {:<4} {}\n", times.start_us, times.end_us,
-               times.rank, times.step, describe((*schedules)[times.rank].steps[times.step]));
+  if (options.json) {
+    print_simulation_json(options, *view, *choice, *run);
+    return 0;
   }
-  return 0;
+  print_simulation(options, *view, *choice, *run);
+  return print_timeline(*run, build);
 }
 
 }  // namespace isthmus
