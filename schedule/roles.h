@@ -41,6 +41,9 @@ struct Roles {
   std::vector<Schedule> owned;
 
   Roles() = default;
+  ~Roles() = default;
+  Roles(const Roles&) = delete;
+  Roles& operator=(const Roles&) = delete;
   Roles(Roles&&) = default;
   Roles& operator=(Roles&&) = default;
 

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import unittest
+import xml.etree.ElementTree
 
 COMMAND = os.environ.get("COMMAND_UNDER_TEST", "build/dev/tools/isthmus/isthmus")
 STUCK_JOB = os.environ.get("STUCK_JOB", "build/dev/tests/tools_cli/tools_cli_stuck_job")
@@ -279,7 +280,7 @@ class Isthmus(unittest.TestCase):
             self.assertRegex(simulated.stdout, r"time +\d+\.\d\d us")
         timeline = run("schedule", "simulate", *place, "--timeline")
         self.ended(timeline)
-        self.assertRegex(timeline.stdout, r"rank 3 +step \d+ +\w+")
+        self.assertRegex(timeline.stdout, r"rank 1 +step \d+ +\w+")
 
     def test_simulates_very_many_ranks(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -295,6 +296,35 @@ class Isthmus(unittest.TestCase):
             # 14 rounds of one message each, and what happens inside the nodes.
             self.assertGreater(told["time_us"], 14 * 30)
             self.assertLess(told["time_us"], 15 * 30)
+
+    def test_schedule_draw(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "timeline.svg")
+            place = ["draw", "all_reduce", "--nodes", "3", "--locals", "2", "-o", str(path)]
+            result = run("schedule", *place, "--bytes", "64K")
+            self.ended(result)
+            svg = "{http://www.w3.org/2000/svg}"
+            root = xml.etree.ElementTree.parse(path).getroot()
+            self.assertEqual(root.tag, svg + "svg")
+            self.assertIn("all_reduce of 64 KiB", root.find(svg + "title").text)
+            self.assertRegex(root.find(svg + "desc").text, r"ended after \d+\.\d\d us.*of 6 ranks")
+            texts = [text.text for text in root.iter(svg + "text")]
+            for word in ("Send", "Reduce", "Await", "rank 0", "node 0 out"):
+                self.assertIn(word, texts)
+            right = float(root.get("width"))
+            bars = [bar for bar in root.iter(svg + "rect") if bar.find(svg + "title") is not None]
+            self.assertGreater(len(bars), 20)
+            for bar in bars:
+                self.assertLessEqual(float(bar.get("x")) + float(bar.get("width")), right)
+            path.unlink()
+            refused = run("schedule", *place, "--bytes", "4M", "--algo", "ring_all_reduce",
+                          "--ranks", "1000", "--nodes", "500")
+            self.ended(refused, 2)
+            refused = run("schedule", "draw", "broadcast", "--nodes", "100", "--bytes", "1M",
+                          "--algo", "tree_broadcast", "-o", str(path))
+            self.ended(refused, 2)
+            self.assertIn("draw fewer ranks", refused.stderr)
+            self.assertFalse(path.exists())
 
     def test_schedule_explain(self):
         env = {"ISTHMUS_TUNE_FILE": "none", "ISTHMUS_ALGO": ""}

@@ -57,7 +57,8 @@ struct ScheduleOptions {
   std::string algorithm;    // empty: the one that would be chosen
   bool rendezvous = false;  // simulate
   bool timeline = false;    // simulate
-  bool json = false;        // explain
+  bool json = false;        // explain, simulate
+  std::string output;       // draw: the file
 };
 
 int run_schedule_list(const ScheduleOptions& options);
@@ -65,6 +66,7 @@ int run_schedule_show(const ScheduleOptions& options);
 int run_schedule_verify(const ScheduleOptions& options);
 int run_schedule_cost(const ScheduleOptions& options);
 int run_schedule_simulate(const ScheduleOptions& options);
+int run_schedule_draw(const ScheduleOptions& options);
 int run_schedule_explain(const ScheduleOptions& options);
 
 struct TuneOptions {

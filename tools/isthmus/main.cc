@@ -103,6 +103,25 @@ void add_algorithm(CLI::App* sub, ScheduleOptions* options) {
       ->type_name("RANK");
 }
 
+void add_draw(CLI::App* schedule, ScheduleOptions* options, Chosen* chosen) {
+  CLI::App* drawing = add_command(
+      schedule, "draw",
+      "the same as a picture: when each rank does what, and when the ways between nodes are in use",
+      [options] { return run_schedule_draw(*options); }, chosen);
+  add_place(drawing, options, true);
+  add_algorithm(drawing, options);
+  drawing->add_flag("--rendezvous", options->rendezvous,
+                    "a send ends with its receive, not before");
+  drawing->add_option("-o,--output", options->output, "the SVG file to write")
+      ->type_name("FILE")
+      ->required();
+  drawing->footer(
+      "One row a rank: sends above (orange), work in the middle, receives below (blue); one row a "
+      "node:\nits way out. Ranks that do the same as another one are left out. Hovering shows a "
+      "step.\n"
+      "  isthmus schedule draw all_reduce --nodes 2 --locals 2 --bytes 1M -o timeline.svg");
+}
+
 void add_schedule(CLI::App* app, ScheduleOptions* options, Chosen* chosen) {
   CLI::App* schedule = app->add_subcommand(
       "schedule", "show what a collective does, step by step, without running it");
@@ -149,6 +168,7 @@ void add_schedule(CLI::App* app, ScheduleOptions* options, Chosen* chosen) {
                        "a send ends with its receive, not before");
   simulation->add_flag("--json", options->json, "for programs");
   simulation->add_flag("--timeline", options->timeline, "every step's begin and end");
+  add_draw(schedule, options, chosen);
 }
 
 void add_save(CLI::App* sub, InfoOptions* info) {
@@ -218,6 +238,7 @@ int run(int argc, char** argv) {
       "  isthmus schedule show all_reduce --nodes 2 --locals 2 --rank 1 --bytes 1M\n"
       "  isthmus schedule verify all_reduce --nodes 2 --locals 4\n"
       "  isthmus schedule simulate all_reduce --nodes 16 --locals 8 --bytes 256M\n"
+      "  isthmus schedule draw all_reduce --nodes 4 --locals 4 --bytes 4M -o timeline.svg\n"
       "Exit code: 0, or 1 when something is wrong, or 2 for a bad command line.");
   Chosen chosen;
   InfoOptions info;
