@@ -16,8 +16,9 @@ namespace isthmus::tcp {
 namespace {
 
 constexpr std::int64_t kNsPerMs = 1'000'000;
-constexpr std::int64_t kFastTickNs = 10 * kNsPerMs;    // while somebody is connecting
-constexpr std::int64_t kRetryTickNs = 200 * kNsPerMs;  // while a flow is to be called again
+constexpr std::int64_t kFastTickNs = 10 * kNsPerMs;  // while somebody is connecting
+// While a flow is to be called again, or one could be lost and others carry on.
+constexpr std::int64_t kLivelyTickNs = 100 * kNsPerMs;
 constexpr std::int64_t kSlowTickNs = 5000 * kNsPerMs;  // to look for silent machines
 // How long a lane that only receives waits for the sender's call.
 constexpr std::int64_t kPatienceNs = 20 * kNsPerMs;
@@ -64,7 +65,8 @@ Status Connector::watch(const Fd& fd, std::uint32_t events, std::uint64_t key) {
 
 void Connector::arm_timer() {
   const bool fast = !idle() || listener_paused_;
-  const std::int64_t tick = fast ? kFastTickNs : flows_missing() ? kRetryTickNs : kSlowTickNs;
+  const bool lively = shared_->wide > 0 || flows_missing();
+  const std::int64_t tick = fast ? kFastTickNs : lively ? kLivelyTickNs : kSlowTickNs;
   if (tick == tick_ns_) {
     return;
   }

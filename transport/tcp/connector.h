@@ -55,6 +55,9 @@ class Connector {
   // The lane, which is connected, wants further flows. Idempotent. The higher rank waits for them.
   void widen(int peer);
 
+  // A flow of a lane that goes on is lost: calls for it, or for one like it, again and again.
+  void flow_lost(int peer, std::uint8_t number);
+
   void on_listener();
   void on_handshake(std::uint64_t key);
   // Reads the timer and does what is due.

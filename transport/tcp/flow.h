@@ -10,9 +10,9 @@
 
 namespace isthmus::tcp {
 
-// One connection of a lane. Flow 0, the first, carries everything but chunks, and chunks too; the
-// others carry chunks alone, so that all else stays in order. Owned by its lane, which keeps it
-// until the lane itself goes: only `fd` is closed before.
+// One connection of a lane. The first of its lane's list carries everything, the others chunks
+// alone, so that all else stays in order. Owned by its lane, which closes `fd` when it is lost and
+// drops the object at its next pump().
 struct Flow {
   Flow(Fd connection, std::uint8_t flow_number) : fd(std::move(connection)), number(flow_number) {}
 
@@ -22,6 +22,8 @@ struct Flow {
   bool over = false;          // nothing more is read: the peer said goodbye, or is gone
   bool farewell = false;      // it said goodbye
   bool write_failed = false;  // what the peer said last is still to be read
+  bool numbered = false;      // the frame being read has a number
+  bool skip = false;          // the frame being read came before
   FrameReader reader;
   FrameWriter writer;
   Incoming* current = nullptr;  // where the payload of the frame being read goes; null: dropped

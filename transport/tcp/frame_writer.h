@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -70,6 +71,23 @@ class FrameWriter {
 
   // Forgets everything; the socket is gone.
   void clear();
+
+  // As clear(), and calls `on_dropped(Outgoing*)` for each frame with a message that was not wholly
+  // written.
+  template <typename OnDropped>
+  void drop_all(OnDropped&& on_dropped) {
+    std::array<Outgoing*, kFramesMax> messages{};
+    std::transform(frames_.begin(), frames_.end(), messages.begin(),
+                   [](const Frame& frame) { return frame.message; });
+    const std::size_t first = done_;
+    const std::size_t last = count_;
+    clear();
+    for (std::size_t i = first; i < last; ++i) {
+      if (messages[i] != nullptr) {
+        on_dropped(messages[i]);
+      }
+    }
+  }
 
   int sys_errno() const { return sys_errno_; }
 

@@ -254,7 +254,7 @@ void Lane::forget_send(Outgoing* out, bool dequeue) {
   } else {
     --sends_;
   }
-  if (out->state == Outgoing::State::kRequested) {
+  if (out->state == Outgoing::State::kRequested || out->wants_ack) {
     count_waiting(-1);
   }
   if (out->queued && dequeue) {
@@ -270,6 +270,7 @@ void Lane::forget_send(Outgoing* out, bool dequeue) {
   }
   if (out->state == Outgoing::State::kEager && unsent && (untouched || out->frames > 0)) {
     eager_sent_ -= eager_cost(out->bytes);  // nothing of it will arrive
+    forget_kept(*out);
   }
   outgoing_.erase(out);
   shared_->outgoing.give_back(out);
@@ -360,22 +361,41 @@ void Lane::attach(Fd fd) {
       peer_name(fd), congestion_control(fd));
   flows_.push_back(std::make_unique<Flow>(std::move(fd), 0));
   main_ = flows_[0].get();
+  count_bulk(0);  // of what was posted before
   mark_active();
 }
 
 bool Lane::has_flow(std::uint8_t number) const {
-  return std::any_of(flows_.begin(), flows_.end(),
-                     [&](const std::unique_ptr<Flow>& flow) { return flow->number == number; });
+  return std::any_of(flows_.begin(), flows_.end(), [&](const std::unique_ptr<Flow>& flow) {
+    return flow->number == number && flow->fd.valid();
+  });
+}
+
+std::size_t Lane::flow_count() const {
+  return static_cast<std::size_t>(
+      std::count_if(flows_.begin(), flows_.end(),
+                    [](const std::unique_ptr<Flow>& flow) { return flow->fd.valid(); }));
 }
 
 void Lane::attach_flow(std::uint8_t number, Fd fd) {
-  ISTHMUS_CHECK(connected() && !has_flow(number), "a flow is attached twice");
+  ISTHMUS_CHECK(connected(), "further flows are for connected lanes");
   tune_connection(fd);
   // From now on chunks go to the flow that is free: none may hide much unsent data in its socket.
   limit_unsent(main_->fd);
   limit_unsent(fd);
   log(LogLevel::kDebug, "tcp", "flow {} to rank {} at {}", number, peer_, peer_name(fd));
+  shared_->wide += wide_ ? 0 : 1;
+  wide_ = true;
+  std::erase_if(lost_, [&](const auto& each) { return each.first == number; });
+  Flow* replaced = nullptr;
+  for (const std::unique_ptr<Flow>& flow : flows_) {
+    replaced = flow->number == number && flow->fd.valid() ? flow.get() : replaced;
+  }
   flows_.push_back(std::make_unique<Flow>(std::move(fd), number));
+  if (replaced != nullptr && dispensable(*replaced)) {
+    drop_flow(replaced, "the peer has called anew");
+    std::erase_if(lost_, [&](const auto& each) { return each.first == number; });
+  }
   mark_active();
 }
 
@@ -383,9 +403,12 @@ void Lane::end(Error why, bool dead) {
   if (over_) {
     return;
   }
-  log(LogLevel::kDebug, "tcp", "{}", why.message);
+  // The engine's own sentence names the peer; which rails went before is told here alone.
+  log(dead && !lost_.empty() ? LogLevel::kWarn : LogLevel::kDebug, "tcp", "{}", why.message);
   const Code code = why.code;
   over_ = std::move(why);
+  shared_->wide -= wide_ ? 1 : 0;
+  kept_.clear();
   for (const std::unique_ptr<Flow>& flow : flows_) {
     set_blocked(flow.get(), false);
     flow->fd.reset();
@@ -420,6 +443,9 @@ void Lane::leave() {
   if (!over_ && connected()) {
     pump_output(kPumpBudget);
     for (const std::unique_ptr<Flow>& flow : flows_) {
+      if (!flow->fd.valid()) {
+        continue;
+      }
       say_goodbye(flow.get());
       ::shutdown(flow->fd.get(), SHUT_WR);
       std::array<std::byte, 16384> waste{};
@@ -438,11 +464,12 @@ void Lane::leave() {
 void Lane::check_silence() {
   for (std::size_t i = 0; i < flows_.size() && connected(); ++i) {
     const Fd& fd = flows_[i]->fd;
-    if (const std::optional<std::string> silence = silent_peer(fd)) {
+    if (const std::optional<std::string> silence =
+            fd.valid() ? silent_peer(fd) : std::optional<std::string>()) {
       end({.code = Code::kPeerDead,
            .culprit = peer_,
-           .message = fmt::format("The connection to rank {} at {} is given up: {}.", peer_,
-                                  peer_name(fd), *silence)},
+           .message = fmt::format("The connection to rank {} at {} is given up: {}{}.", peer_,
+                                  peer_name(fd), *silence, lost_rails())},
           true);
     }
   }
@@ -464,8 +491,12 @@ void Lane::on_events(std::uint32_t number, std::uint32_t events) {
 
 bool Lane::pump() {
   active_ = false;
+  if (wide_) {
+    std::erase_if(flows_, [](const std::unique_ptr<Flow>& flow) { return !flow->fd.valid(); });
+    turn_ = turn_ < flows_.size() ? turn_ : 0;
+  }
   bool moved = false;
-  // A flow may be attached meanwhile, but none goes away.
+  // A flow may be attached meanwhile, and change places, but none goes away.
   for (std::size_t i = 0; i < flows_.size(); ++i) {
     moved |= pump_input(flows_[i].get(), kPumpBudget);
   }

@@ -2,10 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/fd.h"
@@ -39,6 +41,9 @@ struct LaneShared {
   std::function<void(int peer, bool urgent)> connect;
   // Starts to open further flows to a connected peer.
   std::function<void(int peer)> widen;
+  // A further flow of a connected peer is lost; the lane goes on with the others.
+  std::function<void(int peer, std::uint8_t flow)> flow_lost;
+  int wide = 0;  // lanes that have, or had, several flows
   // How many lanes wait for input, and the exclusive or of their peers: with one it is that peer.
   int waiting = 0;
   int waiting_xor = 0;
@@ -73,7 +78,11 @@ class Lane final : public Endpoint {
   void attach_flow(std::uint8_t number, Fd fd);
   bool has_flow(std::uint8_t number) const;
 
-  std::size_t flow_count() const { return flows_.size(); }
+  std::size_t flow_count() const;
+
+  // Closes flows whose machine does not answer, while another one is there. Called about every
+  // 100 ms while LaneShared::wide is not 0.
+  void check_rails();
 
   // The socket of the first flow of a connected lane.
   const Fd& first_socket() const { return main_->fd; }
@@ -107,13 +116,20 @@ class Lane final : public Endpoint {
   int peer() const { return peer_; }
 
  private:
-  friend class LaneTestAccess;
+  friend struct LaneTestAccess;
 
   // A frame without a message behind it, waiting to be sent.
   struct Control {
     FrameHeader header;
     std::unique_ptr<std::byte[]> payload;
     std::size_t payload_bytes = 0;
+    bool again = false;  // was sent on a flow that is lost; the header is complete
+  };
+
+  // A copy of a numbered frame that the peer has not acknowledged.
+  struct Kept {
+    FrameHeader header;
+    std::vector<std::byte> payload;
   };
 
   // lane.cc: posts, completions and the end.
@@ -138,6 +154,7 @@ class Lane final : public Endpoint {
   bool pump_output(std::size_t budget);
   bool write_batch(Flow* flow);
   void fill_batch(Flow* flow);
+  void finish_control(Control* control);
   void say_goodbye(Flow* flow);
   void add_eager(Flow* flow, Outgoing* out);
   void add_chunk(Flow* flow, Outgoing* out);
@@ -159,6 +176,21 @@ class Lane final : public Endpoint {
   void on_refuse(const FrameHeader& header);
   bool on_notice(const FrameHeader& header);
   bool broken(std::string what);
+  void on_ack(const FrameHeader& header);
+
+  // lane_failover.cc: what several flows need when one of them goes.
+  void number(FrameHeader* header);
+  void keep(const FrameHeader& header, std::span<const std::byte> payload);
+  void forget_kept(const Outgoing& out);
+  void on_acked(std::uint32_t acked);
+  bool begin_numbered(Flow* flow);
+  void end_numbered(Flow* flow);
+  void abandon_frame(Flow* flow);
+  bool dispensable(const Flow& flow) const;
+  void drop_flow(Flow* flow, const std::string& why);
+  void send_again(std::uint8_t flow);
+  void change_main();
+  std::string lost_rails() const;
   void on_goodbye(Flow* flow, const FrameHeader& header);
   void farewell();
   void lost(Flow* flow, int sys_errno);
@@ -170,6 +202,7 @@ class Lane final : public Endpoint {
   Flow* main_ = nullptr;  // the first of flows_
   std::size_t turn_ = 0;  // which of flows_ takes the next batch
   bool active_ = false;
+  bool wide_ = false;           // has, or had, several flows
   bool widened_ = false;        // further flows were asked for
   std::size_t bulk_bytes_ = 0;  // posted in either direction, until widened_
 
@@ -198,6 +231,14 @@ class Lane final : public Endpoint {
   bool freed_queued_ = false;
 
   std::vector<std::byte> scratch_;  // payload of a notice that is being read
+
+  // Numbered frames, once the lane is wide.
+  std::deque<Kept> kept_;            // sent, not acknowledged
+  std::uint32_t numbered_ = 0;       // number of the last one sent
+  std::uint32_t peer_acked_ = 0;     // of the last one that the peer has
+  std::uint32_t received_ = 0;       // of the last one that came
+  std::uint32_t received_told_ = 0;  // of the last one that the peer was told of
+  std::vector<std::pair<std::uint8_t, std::string>> lost_;  // flows that are gone, and why
 
   // The post that is being made: completes by post_send()'s own answer.
   Outgoing* inline_ = nullptr;

@@ -72,6 +72,10 @@ bool Lane::pump_input(Flow* flow, std::size_t budget) {
 }
 
 void Lane::lost(Flow* flow, int sys_errno) {
+  if (dispensable(*flow)) {
+    drop_flow(flow, sys_errno == 0 ? "closed by the peer" : std::strerror(sys_errno));
+    return;
+  }
   flow->over = true;
   // What had reached this side by other flows is delivered first.
   bool goodbye = false;
@@ -98,6 +102,7 @@ void Lane::lost(Flow* flow, int sys_errno) {
   } else {
     error.message += '.';
   }
+  error.message += lost_rails();
   end(std::move(error), true);
 }
 
@@ -106,9 +111,10 @@ void Lane::lost(Flow* flow, int sys_errno) {
 void Lane::on_goodbye(Flow* flow, const FrameHeader& header) {
   flow->over = true;
   flow->farewell = true;
-  const auto said = static_cast<std::size_t>(std::count_if(
-      flows_.begin(), flows_.end(), [](const std::unique_ptr<Flow>& each) { return each->over; }));
-  if (said >= std::max<std::size_t>(header.chunk, flows_.size())) {
+  const auto said = static_cast<std::size_t>(
+      std::count_if(flows_.begin(), flows_.end(),
+                    [](const std::unique_ptr<Flow>& each) { return each->farewell; }));
+  if (said >= header.chunk) {  // the peer has closed its others
     farewell();
   }
 }
@@ -149,6 +155,13 @@ bool Lane::begin_frame(Flow* flow, std::byte** place) {
     return broken(fmt::format("it freed {} eager bytes of {} sent", header.freed, eager_sent_));
   }
   peer_freed_ = std::max(peer_freed_, header.freed);
+  flow->numbered = false;
+  if (wide_ || header.chunk != 0) {
+    on_acked(header.acked);
+    if (!begin_numbered(flow)) {
+      return true;  // it came before, on a flow that is lost
+    }
+  }
   switch (frame_type(header)) {
     case FrameType::kEager:
       return begin_eager(flow, place);
@@ -175,6 +188,13 @@ bool Lane::begin_frame(Flow* flow, std::byte** place) {
 
 bool Lane::end_frame(Flow* flow) {
   const FrameHeader& header = flow->reader.header();
+  if (flow->numbered) {
+    end_numbered(flow);
+  }
+  if (flow->skip) {
+    flow->skip = false;
+    return true;
+  }
   switch (frame_type(header)) {
     case FrameType::kEager:
       end_eager(flow);
@@ -194,7 +214,10 @@ bool Lane::end_frame(Flow* flow) {
     case FrameType::kGoodbye:
       on_goodbye(flow, header);
       return true;
-    default:  // kAck and kFreed: begin_frame() took all there is; the others never get here
+    case FrameType::kAck:
+      on_ack(header);
+      return true;
+    default:  // kFreed: begin_frame() took all there is; the others never get here
       return true;
   }
 }
@@ -273,22 +296,41 @@ bool Lane::begin_chunk(Flow* flow, std::byte** place) {
         in->bytes));
   }
   in->peer_info = frame_info(header);
+  in->wants_ack |= (header.flags & kFlagWantsAck) != 0;
   *place = in->data + header.offset;
   flow->current = in;
   return true;
 }
 
 void Lane::end_chunk(Flow* flow) {
+  const FrameHeader& header = flow->reader.header();
   Incoming* in = flow->current;
   flow->current = nullptr;
   if (in == nullptr) {
+    // It was dropped, perhaps while it was read. No ack will follow for a cancelled operation.
+    if ((header.flags & kFlagWantsAck) != 0 && cancelled_.contains(header.operation)) {
+      push_control(FrameType::kRefuse, frame_tag(header), {}, 0, kFlagDropped);
+    }
     return;
   }
-  const FrameHeader& header = flow->reader.header();
+  if (in->chunks.contains(header.chunk)) {
+    return;  // it came twice at once, by two flows
+  }
   in->received += header.payload_bytes;
   in->chunks.add(header.chunk);
   if (in->received == in->bytes) {
+    if (in->wants_ack) {
+      push_control(FrameType::kAck, in->tag, in->info, in->bytes);
+    }
     complete_recv(in);
+  }
+}
+
+// A message that may have been sent by several flows is there, every byte of it.
+void Lane::on_ack(const FrameHeader& header) {
+  Outgoing* out = outgoing_.find(frame_tag(header));
+  if (out != nullptr && out->wants_ack) {
+    complete_send(out);
   }
 }
 
@@ -379,7 +421,7 @@ void Lane::on_refuse(const FrameHeader& header) {
     out = nullptr;
   }
   if ((header.flags & kFlagDropped) != 0) {
-    if (out != nullptr && out->state == Outgoing::State::kRequested) {
+    if (out != nullptr && (out->state == Outgoing::State::kRequested || out->wants_ack)) {
       complete_send(out);  // as if its bytes had been sent and dropped there
     }
   } else if (out != nullptr) {

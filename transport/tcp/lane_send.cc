@@ -101,7 +101,7 @@ bool Lane::pump_output(std::size_t budget) {
   for (std::size_t idle = 0; idle < flows_.size();) {
     Flow* flow = flows_[turn_].get();
     ++idle;
-    if (!flow->blocked && !flow->write_failed) {
+    if (!flow->blocked && !flow->write_failed && flow->fd.valid()) {
       fill_batch(flow);
       if (!flow->writer.empty()) {
         if (used >= budget) {
@@ -142,11 +142,9 @@ void Lane::fill_batch(Flow* flow) {
   while (!flow->writer.full()) {
     if (flow == main_ && !control_.empty()) {
       Control control = control_.pop();
-      if (frame_type(control.header) == FrameType::kNotice) {
-        --notices_;
+      if (!control.again) {
+        finish_control(&control);
       }
-      freed_queued_ &= frame_type(control.header) != FrameType::kFreed;
-      finish_header(&control.header, {control.payload.get(), control.payload_bytes});
       flow->writer.add_owned(control.header, std::move(control.payload), control.payload_bytes);
     } else if (flow == main_ && !eager_.empty() && (bulk_.empty() || eager_run_ < kEagerRunBytes)) {
       add_eager(flow, eager_.pop());
@@ -158,13 +156,27 @@ void Lane::fill_batch(Flow* flow) {
   }
 }
 
+void Lane::finish_control(Control* control) {
+  const FrameType type = frame_type(control->header);
+  notices_ -= type == FrameType::kNotice ? 1U : 0U;
+  freed_queued_ &= type != FrameType::kFreed;
+  const std::span<const std::byte> payload(control->payload.get(), control->payload_bytes);
+  if (wide_) {
+    number(&control->header);
+  }
+  finish_header(&control->header, payload);
+  if (wide_) {
+    keep(control->header, payload);
+  }
+}
+
 // As far as the socket takes it at once. On every flow, for nobody knows which is read last.
 void Lane::say_goodbye(Flow* flow) {
   if (flow->blocked || flow->write_failed || flow->writer.full()) {
     return;
   }
   FrameHeader header = make_header(FrameType::kGoodbye, {}, {});
-  header.chunk = static_cast<std::uint32_t>(flows_.size());
+  header.chunk = static_cast<std::uint32_t>(flow_count());
   finish_header(&header, {});
   flow->writer.add(header, {}, nullptr);
   write_batch(flow);
@@ -175,7 +187,13 @@ void Lane::add_eager(Flow* flow, Outgoing* out) {
   const std::span<const std::byte> payload(out->data, out->bytes);
   header.payload_bytes = static_cast<std::uint32_t>(payload.size());
   header.message_bytes = out->bytes;
+  if (wide_) {
+    number(&header);
+  }
   finish_header(&header, payload);
+  if (wide_) {
+    keep(header, payload);
+  }
   out->queued = false;
   out->offset = out->bytes;
   ++out->frames;
@@ -188,19 +206,33 @@ void Lane::add_chunk(Flow* flow, Outgoing* out) {
   if (out->chunk == 0) {
     out->chunk_bytes = chunk_bytes_for(out->bytes, flows_.size());
   }
+  std::uint32_t number = out->chunk;
+  if (out->again.empty()) {
+    ++out->chunk;
+  } else {
+    number = out->again.back();
+    out->again.pop_back();
+  }
   FrameHeader header = make_header(FrameType::kChunk, out->tag, out->info);
-  const std::size_t bytes = std::min<std::size_t>(out->chunk_bytes, out->bytes - out->offset);
-  const std::span<const std::byte> payload(out->data + out->offset, bytes);
+  const std::size_t offset = std::size_t{number} * out->chunk_bytes;
+  const std::size_t bytes = std::min<std::size_t>(out->chunk_bytes, out->bytes - offset);
+  const std::span<const std::byte> payload(out->data + offset, bytes);
   header.payload_bytes = static_cast<std::uint32_t>(bytes);
   header.message_bytes = out->bytes;
-  header.offset = out->offset;
-  header.chunk = out->chunk;
+  header.offset = offset;
+  header.chunk = number;
   header.rail = flow->number;
+  if (wide_) {
+    header.flags |= kFlagWantsAck;
+    count_waiting(out->wants_ack ? 0 : 1);
+    out->wants_ack = true;
+    out->flows.resize(std::max<std::size_t>(out->flows.size(), out->chunk));
+    out->flows[number] = flow->number;
+  }
   finish_header(&header, payload);
-  ++out->chunk;
-  out->offset += bytes;
+  out->offset = std::max(out->offset, offset + bytes);
   ++out->frames;
-  out->queued = out->offset < out->bytes;
+  out->queued = out->offset < out->bytes || !out->again.empty();
   if (out->queued) {
     bulk_.push(out);
   }
@@ -213,8 +245,10 @@ void Lane::finish_header(FrameHeader* header, std::span<const std::byte> payload
   header->sender = static_cast<std::uint32_t>(shared_->options.rank);
   header->newest = newest_;
   header->freed = freed_;
+  header->acked = received_;
   header->state = frame_type(*header) == FrameType::kGoodbye ? kStateLeaving : kStateRunning;
   freed_told_ = freed_;
+  received_told_ = received_;
   if (shared_->options.checksums) {
     seal(header, payload);
   }
@@ -222,7 +256,7 @@ void Lane::finish_header(FrameHeader* header, std::span<const std::byte> payload
 
 void Lane::on_written(Outgoing* out) {
   --out->frames;
-  if (out->frames == 0 && !out->queued) {
+  if (out->frames == 0 && !out->queued && !out->wants_ack) {
     complete_send(out);
   }
 }

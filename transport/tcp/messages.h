@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "transport/endpoint.h"
 #include "transport/message_pools.h"
@@ -11,6 +12,9 @@ namespace isthmus::tcp {
 
 // What a lane remembers about messages: posts, early credits and what came unexpectedly.
 // Thread rule: the transport's.
+
+// In Outgoing::flows: no flow has the chunk.
+inline constexpr std::uint8_t kNoFlow = 255;
 
 // One message that this rank sends.
 struct Outgoing {
@@ -29,6 +33,9 @@ struct Outgoing {
   std::uint32_t chunk = 0;        // number of the next chunk
   std::uint32_t chunk_bytes = 0;  // of all chunks but the last; set with the first
   OperationInfo info;
+  bool wants_ack = false;            // of a bulk message: done when the receiver says so
+  std::vector<std::uint8_t> flows;   // by chunk: number of the flow that took it; with several
+  std::vector<std::uint32_t> again;  // chunks that were lost with their flow
   const std::byte* data = nullptr;
   std::size_t bytes = 0;
   std::size_t offset = 0;  // bytes that were put in frames
@@ -51,6 +58,7 @@ struct Incoming {
   bool posted = false;            // `data` and `token` are set; always so in kPosted
   std::uint64_t chunk_bytes = 0;  // of all chunks but the last; 0 while unknown
   ChunkSet chunks;
+  bool wants_ack = false;
   OperationInfo info;  // the receiver's own
   OperationInfo peer_info;
   std::byte* data = nullptr;

@@ -26,6 +26,8 @@ constexpr int kKeepAliveProbes = 3;
 // network whose retransmission time-out is the least (200 ms), more on a slower one.
 constexpr unsigned kRetransmitsMax = 6;
 constexpr unsigned kSilentMs = 10'000;
+// See stalled().
+constexpr unsigned kStalledMs = 300;
 // Unanswered questions whether a closed receive window has opened.
 constexpr unsigned kProbesMax = 4;
 // See limit_unsent().
@@ -284,6 +286,14 @@ std::optional<std::string> silent_peer(const Fd& fd) {
                        info.tcpi_last_ack_recv / 1000, info.tcpi_retransmits, info.tcpi_probes);
   }
   return std::nullopt;
+}
+
+bool stalled(const Fd& fd) {
+  tcp_info info{};
+  socklen_t bytes = sizeof(info);
+  return ::getsockopt(fd.get(), IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 &&
+         info.tcpi_retransmits > 0 && info.tcpi_unacked > 0 &&
+         info.tcpi_last_ack_recv >= kStalledMs;
 }
 
 }  // namespace isthmus::tcp

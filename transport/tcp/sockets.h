@@ -76,4 +76,9 @@ std::string peer_name(const Fd& fd);
 // does not read for that long (a stopped rank), which is not death.
 std::optional<std::string> silent_peer(const Fd& fd);
 
+// Whether data on this connection has been unanswered for 300 ms and was sent again in vain. A
+// short limit, for connections that others stand in for: a machine that is alive answers, its
+// process may stand still.
+bool stalled(const Fd& fd);
+
 }  // namespace isthmus::tcp

@@ -63,6 +63,11 @@ Result<std::unique_ptr<TcpTransport>> TcpTransport::create(const TcpOptions& opt
       self->connector_->widen(peer);
     }
   };
+  self->shared_->flow_lost = [self](int peer, std::uint8_t flow) {
+    if (!self->shut_down_) {
+      self->connector_->flow_lost(peer, flow);
+    }
+  };
   return out;
 }
 
@@ -143,6 +148,7 @@ bool TcpTransport::poll_epoll() {
         break;
       case tcp::Watched::kTimer:
         connector_->on_timer();
+        check_rails();
         check_silence();
         break;
       case tcp::Watched::kHandshake:
@@ -157,6 +163,14 @@ bool TcpTransport::poll_epoll() {
     }
   }
   return count > 0;
+}
+
+void TcpTransport::check_rails() {
+  for (std::size_t i = 0; i < lanes_.size() && shared_->wide > 0; ++i) {
+    if (lanes_[i] != nullptr) {
+      lanes_[i]->check_rails();
+    }
+  }
 }
 
 void TcpTransport::check_silence() {

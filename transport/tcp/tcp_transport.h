@@ -52,6 +52,7 @@ class TcpTransport final : public Transport {
   bool poll_epoll();
   bool pump_active();
   void check_silence();
+  void check_rails();
   tcp::Lane* only_waiting_lane();
 
   std::unique_ptr<tcp::LaneShared> shared_;

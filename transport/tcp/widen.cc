@@ -14,7 +14,7 @@ constexpr std::int64_t kNsPerMs = 1'000'000;
 // How long a rail may leave a call unanswered: one SYN that is lost is sent again after 1 s.
 constexpr std::int64_t kCallNs = 2500 * kNsPerMs;
 constexpr std::int64_t kBackoffLeastNs = 20 * kNsPerMs;
-constexpr std::int64_t kBackoffMostNs = 5000 * kNsPerMs;
+constexpr std::int64_t kBackoffMostNs = 1000 * kNsPerMs;
 
 }  // namespace
 
@@ -43,6 +43,26 @@ void Connector::widen(int peer) {
   for (FlowCall& call : calls) {
     call_flow(peer, &call);
   }
+  if (!calls.empty() && flows < kFlowsMax) {
+    FlowCall spare;  // called when the first connection is lost
+    spare.number = static_cast<std::uint8_t>(flows);
+    spare.rail = rails[0];
+    spare.settled = true;
+    calls.push_back(spare);
+  }
+  arm_timer();
+}
+
+void Connector::flow_lost(int peer, std::uint8_t number) {
+  const auto found = calls_.find(peer);
+  if (found == calls_.end() || shared_->options.rank > peer) {
+    return;  // the lower rank calls
+  }
+  std::vector<FlowCall>& calls = found->second;
+  FlowCall& call = number == 0 || number > calls.size() ? calls.back() : calls[number - 1U];
+  call.settled = false;
+  call.backoff_ns = 0;
+  call.retry_ns = monotonic_ns() + kBackoffLeastNs;
   arm_timer();
 }
 
@@ -145,11 +165,9 @@ void Connector::on_flow_hello(int slot, int peer, std::uint8_t number) {
         fmt::format("Rank {} takes no flow {} from rank {}.", shared_->options.rank, number, peer));
     return;
   }
-  if (!lane.connected() || lane.has_flow(number)) {
-    reject(
-        slot, kRejectNotNow,
-        fmt::format("Rank {} {} rank {}.", shared_->options.rank,
-                    lane.connected() ? "has that flow already with" : "is not connected to", peer));
+  if (!lane.connected()) {
+    reject(slot, kRejectNotNow,
+           fmt::format("Rank {} is not connected to rank {}.", shared_->options.rank, peer));
     return;
   }
   --strangers_;
@@ -172,9 +190,8 @@ void Connector::finish_flow(int slot) {
     call->backoff_ns = 0;
   }
   drop_slot(slot);
-  arm_timer();
   Lane& lane = lane_of_(peer);
-  if (lane.over() || !lane.connected() || lane.has_flow(number)) {
+  if (lane.over() || !lane.connected()) {
     return;
   }
   const Status watched = watch(fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
@@ -184,6 +201,7 @@ void Connector::finish_flow(int slot) {
   } else {
     lane.end(watched.error(), true);
   }
+  arm_timer();
 }
 
 }  // namespace isthmus::tcp

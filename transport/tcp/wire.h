@@ -47,7 +47,7 @@ enum class FrameType : std::uint8_t {
   kRequest = 6,   // I have a message of message_bytes for this tag
   kCredit = 7,    // I have a buffer of message_bytes for this tag: send
   kChunk = 8,     // bytes [offset, offset + payload_bytes) of a message, number `chunk`
-  kAck = 9,       // reserved for several rails: all chunks below `chunk` have arrived
+  kAck = 9,       // the whole message of this tag has arrived; its chunks had kFlagWantsAck
   kRefuse = 10,   // sizes disagree: the message or the buffer of this tag is refused
   kNotice = 11,   // payload an encoded Notice
   kGoodbye = 12,  // the sender leaves; nothing follows
@@ -61,7 +61,8 @@ inline constexpr std::uint8_t kFlagChecked = 1;       // header_check and payloa
 inline constexpr std::uint8_t kFlagRefusesEager = 2;  // of kRefuse: the message came without asking
 inline constexpr std::uint8_t kFlagRefusesRecv = 4;  // of kRefuse: the receiver's buffer is refused
 inline constexpr std::uint8_t kFlagDropped = 8;      // of kRefuse: the receiver had cancelled it
-inline constexpr std::uint8_t kFlagsAll = 15;
+inline constexpr std::uint8_t kFlagWantsAck = 16;    // of kChunk: the sender's buffer waits for it
+inline constexpr std::uint8_t kFlagsAll = 31;
 
 // Values of FrameHeader::state: what the sender was doing, for diagnosis.
 inline constexpr std::uint8_t kStateRunning = 0;
@@ -77,7 +78,7 @@ struct FrameHeader {
   std::uint32_t sender = 0;     // world rank
   std::uint64_t operation = 0;  // Tag
   std::uint32_t message = 0;
-  std::uint32_t chunk = 0;          // number of the chunk within the message
+  std::uint32_t chunk = 0;  // number of the chunk within the message; of others is_numbered() tells
   std::uint64_t message_bytes = 0;  // of the whole message
   std::uint64_t offset = 0;         // of the payload within the message
   std::uint32_t signature = 0;      // OperationInfo from here to count
@@ -92,7 +93,7 @@ struct FrameHeader {
   std::uint8_t state = 0;
   std::uint8_t rail = 0;       // number of the flow; in a hello of the one to be made
   std::uint16_t reserved = 0;  // sent as 0, ignored
-  std::uint32_t acked = 0;     // reserved for several rails, sent as 0
+  std::uint32_t acked = 0;     // number of the last numbered frame that came
   std::uint32_t header_check = 0;
   std::uint32_t payload_check = 0;
 };
@@ -119,6 +120,13 @@ static_assert(sizeof(Hello) == 56);
 
 constexpr FrameType frame_type(const FrameHeader& header) {
   return static_cast<FrameType>(header.type);
+}
+
+// Whether frames of this type are numbered (in `chunk`, from 1) once a pair has several flows; the
+// others are 0. What is lost with a flow is sent again on another, and known by its number.
+constexpr bool is_numbered(FrameType type) {
+  return type == FrameType::kEager || type == FrameType::kRequest || type == FrameType::kCredit ||
+         type == FrameType::kAck || type == FrameType::kRefuse || type == FrameType::kNotice;
 }
 
 Tag frame_tag(const FrameHeader& header);
