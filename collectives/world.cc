@@ -170,6 +170,8 @@ Status World::Impl::open(RankCard* mine, std::uint64_t nonce, Deadline deadline)
   tcp.incarnation = nonce;
   tcp.config = mine->config_hash;
   tcp.interfaces = env().IFACE;
+  tcp.ports = env().PORT_RANGE;
+  tcp.flows = static_cast<int>(env().FLOWS);
   tcp.route_target = launcher_variable("MASTER_ADDR");
   tcp.connect_timeout_ms = deadline.left_ms(monotonic_ns());
   tcp.checksums = env().CRC;
