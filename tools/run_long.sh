@@ -62,6 +62,7 @@ if wanted determinism; then
   stage "build" build
   stage "24 operands, 100 shuffles" env DETERMINISM_SHUFFLES=100 \
     build/dev/tests/multiprocess_determinism_test --gtest_filter='*SameBits*'
+  stage "determinism table" env PYTHON="$PYTHON" tests/long/determinism_table.sh
 fi
 if wanted soak; then
   stage "soak, one node" "$PYTHON" tests/long/soak.py --seconds "$SOAK_S"
