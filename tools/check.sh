@@ -56,7 +56,7 @@ labs() {
 }
 
 lab_programs() {
-  configure dev && cmake --build --preset dev -j "$JOBS" --target all_reduce_perf -- --quiet
+  configure dev && cmake --build --preset dev -j "$JOBS" --target all_reduce_perf sendrecv_perf -- --quiet
 }
 
 mkdir -p build
