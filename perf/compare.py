@@ -76,7 +76,11 @@ TABLES = {
         goals.cpp,
     ),
     "others-p2": Table(
-        "the other collectives, C++, 2 ranks", (2,), (ISTHMUS, *MPI, BARE), f"--ops {OTHERS}", goals.cpp
+        "the other collectives, C++, 2 ranks",
+        (2,),
+        (ISTHMUS, *MPI, BARE),
+        f"--ops {OTHERS}",
+        goals.cpp,
     ),
     "others-p48": Table(
         "the other collectives, C++, 4 and 8 ranks",
