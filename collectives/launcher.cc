@@ -5,7 +5,9 @@
 #include <optional>
 
 #include <fmt/format.h>
+#include <poll.h>
 
+#include "base/clock.h"
 #include "base/env.h"
 #include "base/hash.h"
 #include "collectives/world.h"
@@ -47,6 +49,25 @@ std::uint16_t beside_agent(const std::string& port) {
   const std::uint64_t start = hash_bytes(port + "/" + launcher_variable("TORCHELASTIC_RUN_ID") +
                                          "/" + launcher_variable("TORCHELASTIC_RESTART_COUNT"));
   return static_cast<std::uint16_t>(kFirstPort + start % kPorts);
+}
+
+// A rank that could not join: rank 0, whose store holds the reason for all, serves it until the
+// others have it, and for a few seconds at most.
+void leave_store(TcpStore& store, const WorldOptions& options) {
+  constexpr std::int64_t kPatienceMs = 3000;
+  constexpr std::string_view kLeft = "isthmus/left";
+  if (options.rank != 0) {
+    [[maybe_unused]] const Result<std::int64_t> told = store.add(kLeft, 1);
+    return;
+  }
+  const Deadline deadline = Deadline::after_ms(kPatienceMs);
+  while (!deadline.passed(monotonic_ns())) {
+    const Result<std::int64_t> left = store.add(kLeft, 0);
+    if (!left.ok() || *left >= options.size - 1) {
+      return;
+    }
+    ::poll(nullptr, 0, 5);
+  }
 }
 
 }  // namespace
@@ -102,7 +123,12 @@ Result<std::unique_ptr<World>> World::from_launcher() {
   ISTHMUS_ASSIGN(std::unique_ptr<TcpStore> store, options.rank == 0
                                                       ? TcpStore::serve(host, port, deadline)
                                                       : TcpStore::connect(host, port, deadline));
-  ISTHMUS_ASSIGN(std::unique_ptr<World> world, create(options, *store));
+  Result<std::unique_ptr<World>> joined = create(options, *store);
+  if (!joined.ok()) {
+    leave_store(*store, options);
+    return joined.error();
+  }
+  std::unique_ptr<World> world = std::move(joined).value();
   // Others may still read the table: rank 0 serves it as long as the world lives.
   world->keep(std::shared_ptr<void>(std::move(store)));
   return world;
