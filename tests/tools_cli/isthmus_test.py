@@ -27,7 +27,7 @@ TUNE_LIMIT_S = 300
 
 
 def run(*arguments, env=None):
-    limit_s = TUNE_LIMIT_S if arguments[0] == "tune" else LIMIT_S
+    limit_s = TUNE_LIMIT_S if "tune" in arguments else LIMIT_S
     return subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=limit_s,
                           env={**os.environ, **(env or {})}, check=False)
 
