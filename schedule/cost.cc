@@ -57,12 +57,6 @@ double RankWork::us(const Step& step, double bytes) const {
   return bytes * (combine_ + reduce_ * others + written);
 }
 
-double core_us(const Step& step, const Schedule& schedule, const Geometry& geometry,
-               const Topology& topology) {
-  const RankWork work(schedule, geometry, topology);
-  return work.us(step, static_cast<double>(geometry.length(step.begin, step.end)));
-}
-
 RankCost cost_of(const Schedule& schedule, const Topology& topology, std::size_t bytes) {
   const Geometry geometry(schedule.partition, bytes);
   const int node = topology.node_of(static_cast<int>(schedule.rank));

@@ -45,7 +45,9 @@ struct GroupCost {
 
 GroupCost cost_of(std::span<const Schedule> schedules, const Topology& topology, std::size_t bytes);
 
-// Rates of one schedule and size, looked up once for all its steps. Plain value.
+// Rates of one schedule and size, from the caches that the footprint of the caller's buffers
+// leaves, looked up once for all its steps. Where ranks share processors work counts as many times.
+// Plain value.
 class RankWork {
  public:
   RankWork(const Schedule& schedule, const Geometry& geometry, const Topology& topology);
@@ -60,12 +62,6 @@ class RankWork {
   double combine_ = 0.0;
   double reduce_ = 0.0;
 };
-
-// Microseconds of one step's work on the core of its rank, from the caches that the footprint of
-// the caller's buffers leaves; 0 for messages and lines. Where ranks share processors it counts as
-// many times.
-double core_us(const Step& step, const Schedule& schedule, const Geometry& geometry,
-               const Topology& topology);
 
 // Bytes of one rank's buffers together, as NodeCosts takes it.
 double footprint_of(const Schedule& schedule, const Geometry& geometry);

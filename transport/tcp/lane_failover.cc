@@ -132,11 +132,8 @@ bool Lane::dispensable(const Flow& flow) const {
 
 void Lane::drop_flow(Flow* flow, const std::string& why) {
   const std::string text = fmt::format("{}: {}", peer_name(flow->fd), why);
-  // A rail that comes and goes is said once.
-  const bool known = std::any_of(lost_.begin(), lost_.end(),
-                                 [&](const auto& before) { return before.first == flow->number; });
-  log(known ? LogLevel::kInfo : LogLevel::kWarn, "tcp",
-      "flow {} to rank {} at {} is lost; the others carry on", flow->number, peer_, text);
+  log(LogLevel::kWarn, "tcp", "flow {} to rank {} at {} is lost; the others carry on", flow->number,
+      peer_, text);
   if (flow->numbered) {
     abandon_frame(flow);
   }
