@@ -13,11 +13,6 @@ programs=${PERF_PROGRAMS:-$here/../../build/dev/perf}
 sequences=${SEQUENCES:-3}
 RANDOM=${SEED:=$$}
 
-fail() {
-  echo "failover_test: $*" >&2
-  exit 1
-}
-
 sent_over() { # RAIL: bytes that node 0 has sent over it
   "$NETLAB" exec 0 awk -v rail="rail$1:" '$1 == rail {print $10}' /proc/net/dev
 }
@@ -76,11 +71,7 @@ if [[ ${1:-} == inside ]]; then
   inside
   exit
 fi
-[[ -x $programs/all_reduce_perf ]] || fail "no $programs/all_reduce_perf: build it first"
-if ! "$NETLAB" can > /dev/null; then
-  echo "skipped: network namespaces are not allowed here"
-  exit 77
-fi
+need_lab "$programs/all_reduce_perf"
 echo "seed $SEED"
 dir=$(mktemp -d "${TMPDIR:-/tmp}/isthmus-failover-test.XXXXXX")
 trap 'rm -rf "$dir"' EXIT

@@ -12,11 +12,6 @@ here=$(cd "$(dirname "$0")" && pwd)
 source "$here/launch.sh"
 program=${PERF_PROGRAMS:-$here/../../build/dev/perf}/all_reduce_perf
 
-fail() {
-  echo "interfaces_test: $*" >&2
-  exit 1
-}
-
 # Runs 2+2 ranks within so many seconds: their exit code, and what they said in $folder/said.
 job() { # LIMIT VARIABLE=VALUE...
   local limit=$1
@@ -83,11 +78,7 @@ if [[ ${1:-} == inside ]]; then
   inside
   exit
 fi
-[[ -x $program ]] || fail "no $program: build it first"
-if ! "$NETLAB" can > /dev/null; then
-  echo "skipped: network namespaces are not allowed here"
-  exit 77
-fi
+need_lab "$program"
 folder=$(mktemp -d "${TMPDIR:-/tmp}/isthmus-interfaces-test.XXXXXX")
 trap 'rm -rf "$folder"' EXIT
 NETLAB_NAME=it$$ "$NETLAB" with 2 -- bash "$0" inside "$folder"

@@ -33,3 +33,22 @@ sent_bytes() { # NODE
   # shellcheck disable=SC2016  # awk's fields
   "$NETLAB" exec "$1" awk '$1 == "rail0:" {print $10}' /proc/net/dev
 }
+
+# For tests, which are programs that run themselves again inside their lab.
+
+fail() {
+  echo "$(basename "$0" .sh): $*" >&2
+  exit 1
+}
+
+# Ends the test as skipped where there can be no lab; fails where a built program is missing.
+need_lab() { # PROGRAM...
+  local program
+  for program; do
+    [[ -x $program ]] || fail "no $program: build it first"
+  done
+  if ! "$NETLAB" can > /dev/null; then
+    echo "skipped: network namespaces are not allowed here"
+    exit 77
+  fi
+}

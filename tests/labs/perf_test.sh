@@ -13,11 +13,6 @@ readonly BYTES=65536 ITERATIONS=20
 # The two rows, out of place and in place. A node has to send a whole buffer for each all_reduce.
 readonly LEAST=$((2 * ITERATIONS * BYTES))
 
-fail() {
-  echo "perf_test: $*" >&2
-  exit 1
-}
-
 inside() { # REPORT
   local node before=() sent
   for node in 0 1; do
@@ -38,11 +33,7 @@ if [[ ${1:-} == inside ]]; then
   inside "$2"
   exit
 fi
-[[ -x $programs/all_reduce_perf ]] || fail "no $programs/all_reduce_perf: build it first"
-if ! "$NETLAB" can > /dev/null; then
-  echo "skipped: network namespaces are not allowed here"
-  exit 77
-fi
+need_lab "$programs/all_reduce_perf"
 report=$(mktemp "${TMPDIR:-/tmp}/isthmus-perf-test.XXXXXX")
 trap 'rm -f "$report"' EXIT
 NETLAB_NAME=pt$$ "$NETLAB" with 2 --rate 500mbit -- bash "$0" inside "$report"

@@ -11,11 +11,6 @@ here=$(cd "$(dirname "$0")" && pwd)
 source "$here/launch.sh"
 programs=${PERF_PROGRAMS:-$here/../../build/dev/perf}
 
-fail() {
-  echo "rails_test: $*" >&2
-  exit 1
-}
-
 sent_over() { # RAIL: bytes that node 0 has sent over it
   "$NETLAB" exec 0 awk -v rail="rail$1:" '$1 == rail {print $10}' /proc/net/dev
 }
@@ -57,13 +52,7 @@ if [[ ${1:-} == inside ]]; then
   inside
   exit
 fi
-for program in all_reduce_perf sendrecv_perf; do
-  [[ -x $programs/$program ]] || fail "no $programs/$program: build it first"
-done
-if ! "$NETLAB" can > /dev/null; then
-  echo "skipped: network namespaces are not allowed here"
-  exit 77
-fi
+need_lab "$programs"/{all_reduce_perf,sendrecv_perf}
 report=$(mktemp "${TMPDIR:-/tmp}/isthmus-rails-test.XXXXXX")
 trap 'rm -f "$report"' EXIT
 NETLAB_NAME=rt$$ "$NETLAB" with 2 --rails 2 --rate 500mbit -- bash "$0" inside "$report"
