@@ -73,7 +73,7 @@ TopologyFile of_this_machine(const InfoOptions& options) {
   out.nodes.push_back(
       {.name = host_name(), .ranks = ranks, .mapped = true, .which = {}, .rails = rails_here()});
   out.count = options.nodes;
-  out.inside.sharing = std::max(1.0, static_cast<double>(ranks) / processors_allowed());
+  out.inside.sharing = ranks_per_processor(ranks);
   const std::string path = tuning_path();
   if (!path.empty()) {
     const Result<TuningTable> table = read_tuning(path);

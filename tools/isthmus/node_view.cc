@@ -65,6 +65,17 @@ int processors_allowed() {
   return std::max(static_cast<int>(own_cpus().size()), 1);
 }
 
+double ranks_per_processor(int ranks) {
+  return std::max(1.0, static_cast<double>(ranks) / processors_allowed());
+}
+
+Topology topology_of(const TunedRanks& tuned) {
+  Topology topology = Topology::grid(1, tuned.ranks);
+  topology.set_node_costs(tuned.costs);
+  topology.set_pulls(tuned.pulls());
+  return topology;
+}
+
 Result<NodeView> view_of(const ScheduleOptions& options) {
   if (!options.topology.empty()) {
     return view_of_file(options);
@@ -78,7 +89,7 @@ Result<NodeView> view_of(const ScheduleOptions& options) {
     return view;
   }
   NodeCosts costs;
-  costs.sharing = std::max(1.0, static_cast<double>(locals) / processors_allowed());
+  costs.sharing = ranks_per_processor(locals);
   const std::string path = tuning_path();
   const Result<TuningTable> table =
       path.empty() ? Result<TuningTable>(

@@ -32,4 +32,10 @@ Result<NodeView> view_of(const ScheduleOptions& options);
 // Processors that this process may use.
 int processors_allowed();
 
+// Of so many ranks on this machine; at least 1.
+double ranks_per_processor(int ranks);
+
+// One node as it was measured.
+Topology topology_of(const TunedRanks& tuned);
+
 }  // namespace isthmus

@@ -25,9 +25,6 @@
 namespace isthmus {
 namespace {
 
-// Ranks without any progress for so long are ended.
-constexpr int kStallS = 60;
-
 // Few enough processors for jobs to have more ranks than that.
 constexpr int kFewProcessors = 8;
 
@@ -75,18 +72,13 @@ class Progress {
 };
 
 Result<TunedRanks> measure(int ranks, std::size_t part, const Progress& progress) {
-  ISTHMUS_ASSIGN(const TuneArena arena, TuneArena::create(ranks));
-  const int code = launch(ranks, kStallS, [&](const Member& member) {
-    return tune_rank(member, arena, [&](double share, std::string_view what) {
-      progress.show(part, ranks, share, what);
-    });
-  });
-  if (code != 0) {
-    return Error{
-        .code = Code::kInternal,
-        .message = fmt::format("measuring with {} ranks failed; nothing was written", ranks)};
-  }
-  ISTHMUS_ASSIGN(TuningTable table, TuningTable::from_json(arena.result()));
+  ISTHMUS_ASSIGN(const std::string text,
+                 measure_together(ranks, [&](const Member& member, const TuneArena& arena) {
+                   return tune_rank(member, arena, [&](double share, std::string_view what) {
+                     progress.show(part, ranks, share, what);
+                   });
+                 }));
+  ISTHMUS_ASSIGN(TuningTable table, TuningTable::from_json(text));
   return std::move(table.ranks.front());
 }
 
@@ -112,9 +104,7 @@ void keep_others(const std::string& path, TuningTable* table) {
 
 // "line to 48 B, slot to 4 KiB, slice beyond": an operation's algorithms by size.
 std::string picks_text(const TunedRanks& tuned, OpKind op) {
-  Topology topology = Topology::grid(1, tuned.ranks);
-  topology.set_node_costs(tuned.costs);
-  topology.set_pulls(tuned.pulls());
+  const Topology topology = topology_of(tuned);
   std::string text;
   std::string_view last;
   std::size_t before = 0;

@@ -21,8 +21,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kStallS = 60;
-
 // None of them is a size of the table.
 constexpr std::array<std::size_t, 9> kSizes = {128,    2048,    8192,    32768,   131072,
                                                524288, 2097152, 8388608, 33554432};
@@ -50,9 +48,7 @@ Status check(const Member& member, const TuneArena& arena, const TunedRanks& tun
   ISTHMUS_ASSIGN(const std::unique_ptr<World> world, join_to_measure(member));
   TuneTimer timer(*world, member, tuned.costs.sharing);
   ISTHMUS_TRY(timer.prepare());
-  Topology topology = Topology::grid(1, member.size);
-  topology.set_node_costs(tuned.costs);
-  topology.set_pulls(tuned.pulls());
+  const Topology topology = topology_of(tuned);
   Json rows = Json::array();
   for (int index = 0; index < kOpKindCount; ++index) {
     const OpKind op = static_cast<OpKind>(index);
@@ -83,8 +79,7 @@ double median_error(const Json& rows) {
   for (const Json& row : rows) {
     errors.push_back(std::abs(error_of(row)));
   }
-  std::sort(errors.begin(), errors.end());
-  return errors.empty() ? 0.0 : errors[errors.size() / 2];
+  return median(std::move(errors));
 }
 
 void print_rows(const Json& rows) {
@@ -98,23 +93,6 @@ void print_rows(const Json& rows) {
   }
 }
 
-Result<Json> check_ranks(const TunedRanks& tuned) {
-  ISTHMUS_ASSIGN(const TuneArena arena, TuneArena::create(tuned.ranks));
-  const int code = launch(tuned.ranks, kStallS, [&](const Member& member) {
-    const Status status = check(member, arena, tuned);
-    if (!status.ok()) {
-      fmt::print(stderr, "rank {}: {}\n", member.rank, status.error().to_string());
-      return kExitFailed;
-    }
-    return 0;
-  });
-  if (code != 0) {
-    return Error{.code = Code::kInternal,
-                 .message = fmt::format("measuring with {} ranks failed", tuned.ranks)};
-  }
-  return Json::parse(arena.result());
-}
-
 }  // namespace
 
 int run_tune_check(const TuningTable& table, const std::vector<int>& ranks, bool json) {
@@ -123,17 +101,20 @@ int run_tune_check(const TuningTable& table, const std::vector<int>& ranks, bool
     if (!ranks.empty() && std::find(ranks.begin(), ranks.end(), tuned.ranks) == ranks.end()) {
       continue;
     }
-    const Result<Json> rows = check_ranks(tuned);
-    if (!rows.ok()) {
-      fmt::print(stderr, "isthmus tune: {}\n", rows.error().to_string());
+    const Result<std::string> text = measure_together(
+        tuned.ranks,
+        [&](const Member& member, const TuneArena& arena) { return check(member, arena, tuned); });
+    if (!text.ok()) {
+      fmt::print(stderr, "isthmus tune: {}\n", text.error().to_string());
       return kExitFailed;
     }
+    const Json rows = Json::parse(*text);
     if (!json) {
-      print_rows(*rows);
+      print_rows(rows);
       fmt::print("{} ranks: median error {:.1f} % of {} times\n\n", tuned.ranks,
-                 100.0 * median_error(*rows), rows->size());
+                 100.0 * median_error(rows), rows.size());
     }
-    all.insert(all.end(), rows->begin(), rows->end());
+    all.insert(all.end(), rows.begin(), rows.end());
   }
   if (all.empty()) {
     fmt::print(stderr, "isthmus tune: the table has no such number of ranks\n");

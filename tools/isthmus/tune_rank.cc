@@ -35,20 +35,11 @@ constexpr double kFactorMost = 20.0;
 constexpr std::array<std::size_t, 11> kSizes = {48,     64,      512,     4096,     16384,   65536,
                                                 262144, 1048576, 4194304, 16777216, 67108864};
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0.0 : values[values.size() / 2];
-}
-
 // Work on the processor is timed by the processor's own time where ranks share it.
 double clock_us(bool shared) {
   timespec now{};
   ::clock_gettime(shared ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
   return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
-}
-
-double sharing_of(int ranks) {
-  return std::max(1.0, static_cast<double>(ranks) / processors_allowed());
 }
 
 class Tuner {
@@ -60,9 +51,9 @@ class Tuner {
         arena_(arena),
         progress_(progress),
         ranks_(static_cast<std::size_t>(member.size)),
-        timer_(world, member, sharing_of(member.size)) {
+        timer_(world, member, ranks_per_processor(member.size)) {
     tuned_.ranks = member.size;
-    tuned_.costs.sharing = sharing_of(member.size);
+    tuned_.costs.sharing = ranks_per_processor(member.size);
     tuned_.costs.measured = true;
   }
 
@@ -313,8 +304,10 @@ class Tuner {
   Topology topology_ = Topology::grid(1, static_cast<int>(ranks_));
 };
 
-Status measure(const Member& member, const TuneArena& arena,
-               const std::function<void(double, std::string_view)>& progress) {
+}  // namespace
+
+Status tune_rank(const Member& member, const TuneArena& arena,
+                 const std::function<void(double, std::string_view)>& progress) {
   ISTHMUS_ASSIGN(const std::unique_ptr<World> world, join_to_measure(member));
   TuningTable table;
   ISTHMUS_ASSIGN(TunedRanks tuned, Tuner(*world, member, arena, progress).run());
@@ -327,6 +320,8 @@ Status measure(const Member& member, const TuneArena& arena,
   // No rank leaves while another still measures.
   return world->communicator().barrier();
 }
+
+namespace {
 
 std::size_t arena_bytes(int ranks) {
   return TuningTable::kTextBytesMax +
@@ -369,14 +364,24 @@ std::string_view TuneArena::result() const {
   return {text, ::strnlen(text, TuningTable::kTextBytesMax)};
 }
 
-int tune_rank(const Member& member, const TuneArena& arena,
-              const std::function<void(double, std::string_view)>& progress) {
-  const Status status = measure(member, arena, progress);
-  if (!status.ok()) {
-    fmt::print(stderr, "rank {}: {}\n", member.rank, status.error().to_string());
-    return kExitFailed;
+Result<std::string> measure_together(
+    int ranks, const std::function<Status(const Member&, const TuneArena&)>& body) {
+  // Ranks without any progress for so long are ended.
+  constexpr int kStallS = 60;
+  ISTHMUS_ASSIGN(const TuneArena arena, TuneArena::create(ranks));
+  const int code = launch(ranks, kStallS, [&](const Member& member) {
+    const Status status = body(member, arena);
+    if (!status.ok()) {
+      fmt::print(stderr, "rank {}: {}\n", member.rank, status.error().to_string());
+    }
+    return status.ok() ? 0 : kExitFailed;
+  });
+  if (code != 0) {
+    return Error{
+        .code = Code::kInternal,
+        .message = fmt::format("measuring with {} ranks failed; nothing was written", ranks)};
   }
-  return 0;
+  return std::string(arena.result());
 }
 
 }  // namespace isthmus

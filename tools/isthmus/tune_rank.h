@@ -42,8 +42,13 @@ class TuneArena {
 
 // What one forked rank does: joins the world of all, measures the costs and the algorithms with the
 // others, and leaves a table of one part in the arena (rank 0). `progress` is called on rank 0 with
-// the share that is done, 0 to 1, and what comes next. The exit code.
-int tune_rank(const Member& member, const TuneArena& arena,
-              const std::function<void(double, std::string_view)>& progress);
+// the share that is done, 0 to 1, and what comes next.
+Status tune_rank(const Member& member, const TuneArena& arena,
+                 const std::function<void(double, std::string_view)>& progress);
+
+// Forks so many ranks that run `body`, and returns what rank 0 left in the arena. What a rank fails
+// with is said on stderr; then this fails with kInternal.
+Result<std::string> measure_together(
+    int ranks, const std::function<Status(const Member&, const TuneArena&)>& body);
 
 }  // namespace isthmus

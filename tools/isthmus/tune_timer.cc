@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <vector>
 
 #include <fmt/format.h>
 
@@ -34,12 +33,12 @@ constexpr std::size_t kWrittenBytes = 4096;
 // Aligned as buffers of programs are, and touched.
 constexpr std::size_t kPage = 4096;
 
+}  // namespace
+
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values.empty() ? 0.0 : values[values.size() / 2];
 }
-
-}  // namespace
 
 Result<std::unique_ptr<World>> join_to_measure(const Member& member) {
   ISTHMUS_ASSIGN(const std::unique_ptr<FileStore> store, FileStore::create(member.store));
@@ -92,7 +91,7 @@ TuneTimer::Buffers TuneTimer::mapped() const {
 }
 
 // In place: all_reduce, and all_gather into the place of its input.
-Call TuneTimer::call_of(OpKind op, std::size_t bytes, const Buffers& buffers, int rank) {
+Call TuneTimer::call_of(OpKind op, std::size_t bytes, const Buffers& buffers) const {
   Call call;
   call.op = op;
   call.dtype = DType::kFloat32;
@@ -102,7 +101,7 @@ Call TuneTimer::call_of(OpKind op, std::size_t bytes, const Buffers& buffers, in
   if (op == OpKind::kBroadcast || op == OpKind::kAllReduce) {
     call.input = call.output;
   } else if (op == OpKind::kAllGather) {
-    call.input = buffers.output + static_cast<std::size_t>(rank) * bytes;
+    call.input = buffers.output + static_cast<std::size_t>(member_.rank) * bytes;
   }
   return call;
 }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "collectives/world.h"
@@ -13,6 +14,9 @@ namespace isthmus {
 
 // The world of the processes that measure, by built-in costs: what they time they name.
 Result<std::unique_ptr<World>> join_to_measure(const Member& member);
+
+// 0 of none.
+double median(std::vector<double> values);
 
 // Times collectives as programs meet them: in place where those mostly are, from 4 KiB on each call
 // by itself on data that its rank has just written. Data that an earlier call left in another
@@ -38,11 +42,7 @@ class TuneTimer {
   // In memory that all ranks map; null where there is none.
   Buffers mapped() const;
 
-  static Call call_of(OpKind op, std::size_t bytes, const Buffers& buffers, int rank);
-
-  Call call_of(OpKind op, std::size_t bytes, const Buffers& buffers) const {
-    return call_of(op, bytes, buffers, member_.rank);
-  }
+  Call call_of(OpKind op, std::size_t bytes, const Buffers& buffers) const;
 
   // Whether the group runs this call by that algorithm when it is forced: buffers that all ranks
   // map are not used in place by small calls.
