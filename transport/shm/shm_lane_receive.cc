@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "transport/goodbye.h"
 #include "transport/notice_codec.h"
 #include "transport/shm/shm_lane.h"
 
@@ -260,15 +261,8 @@ void ShmLane::on_notice(std::span<const std::byte> bytes) {
 }
 
 void ShmLane::on_goodbye() {
-  shared_->notices.push_back({.kind = Notice::Kind::kGoodbye,
-                              .culprit = peer_,
-                              .from = peer_,
-                              .code = Code::kAborted,
-                              .text = {}});
-  end({.code = Code::kPeerDead,
-       .culprit = peer_,
-       .message = fmt::format("World rank {} left the group: it shut down.", peer_)},
-      false);
+  shared_->notices.push_back(goodbye_notice(peer_));
+  end(goodbye_error(peer_), false);
 }
 
 }  // namespace isthmus::shm

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "transport/goodbye.h"
 #include "transport/tcp/lane.h"
 
 namespace isthmus::tcp {
@@ -120,15 +121,8 @@ void Lane::on_goodbye(Flow* flow, const FrameHeader& header) {
 }
 
 void Lane::farewell() {
-  shared_->notices.push_back({.kind = Notice::Kind::kGoodbye,
-                              .culprit = peer_,
-                              .from = peer_,
-                              .code = Code::kAborted,
-                              .text = {}});
-  end({.code = Code::kPeerDead,
-       .culprit = peer_,
-       .message = fmt::format("World rank {} left the group: it shut down.", peer_)},
-      false);
+  shared_->notices.push_back(goodbye_notice(peer_));
+  end(goodbye_error(peer_), false);
 }
 
 // The peer, or something between, broke the protocol: the connection cannot be used any more.
