@@ -414,7 +414,7 @@ bool Engine::poll_transports() {
     on_notice(notice);
   }
   for (const int rank : events_.dead) {
-    suspect(rank, nullptr, gone_error(rank));
+    suspect_afar(rank, nullptr, gone_error(rank));
   }
   events_.clear();
   return true;

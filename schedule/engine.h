@@ -205,6 +205,7 @@ class Engine {
   void check_refused(Channel& channel, std::size_t local);
   Error first_cause(const Error& error) const;
   void suspect(int world_rank, Channel* channel, const Error& error);
+  void suspect_afar(int world_rank, Channel* channel, const Error& error);
   bool departed(int world_rank) const;
   bool lost(Channel& channel, std::uint32_t peer, Code code);
   void judge_suspects(std::int64_t now_ns);

@@ -201,12 +201,18 @@ void Engine::settle_mismatch(Run& run, std::int64_t now_ns) {
   fail(run, error);
 }
 
+// Ranks of this node are judged by their pidfd, not by their sockets.
+void Engine::suspect_afar(int world_rank, Channel* channel, const Error& error) {
+  if (!node_->has(world_rank)) {
+    suspect(world_rank, channel, error);
+  }
+}
+
 void Engine::suspect(int world_rank, Channel* channel, const Error& error) {
   const bool known = std::any_of(suspects_.begin(), suspects_.end(), [&](const Suspect& one) {
     return one.world_rank == world_rank && one.channel == channel;
   });
-  // Ranks of this node are judged by their pidfd, not by their sockets.
-  if (!known && !node_->has(world_rank)) {
+  if (!known) {
     suspects_.push_back(
         {.world_rank = world_rank, .channel = channel, .since_ns = monotonic_ns(), .error = error});
   }
@@ -222,11 +228,11 @@ bool Engine::lost(Channel& channel, std::uint32_t peer, Code code) {
   const int world_rank = channel.world_ranks[peer];
   const bool left = departed(world_rank);
   if (code == Code::kPeerDead && !left) {
-    suspect(world_rank, nullptr, gone_error(world_rank));
+    suspect_afar(world_rank, nullptr, gone_error(world_rank));
     return true;
   }
   if (code == Code::kAborted || left) {
-    suspect(world_rank, &channel, left_error(world_rank));
+    suspect_afar(world_rank, &channel, left_error(world_rank));
     return true;
   }
   return false;

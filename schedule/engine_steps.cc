@@ -159,8 +159,10 @@ bool Engine::pull(Run& run, const Step& step, std::byte* dst, std::size_t bytes)
   const auto group_rank = static_cast<std::uint32_t>(
       std::find(channel.world_ranks.begin(), channel.world_ranks.end(), world_rank) -
       channel.world_ranks.begin());
+  // A rank whose operation failed gives its buffer back, and may do so before this rank has heard
+  // why: the cause, when it comes in time, is the error.
   if (!lost(channel, group_rank, pulled.error().code)) {
-    fail_channel(channel, pulled.error(), true);
+    suspect(world_rank, &channel, pulled.error());
   }
   return false;
 }

@@ -112,6 +112,33 @@ TEST_P(DeathOfTheRead, KilledRankIsNamedByEverySurvivorWithinTwoSeconds) {
 INSTANTIATE_TEST_SUITE_P(Ways, DeathOfTheRead, ::testing::Bool(),
                          [](const auto& one) { return one.param ? "Mapped" : "Pulled"; });
 
+// A survivor that sees the death first fails and frees the buffer that a slower one still reads.
+TEST(PulledBuffer, FreedByARankThatFailedIsNotTheCause) {
+  for (int round = 0; round < 5; ++round) {
+    const Marks marks;
+    Ranks::Options options;
+    options.size = 3;
+    options.timeout_ms = 300'000;
+    options.variables = {{"ISTHMUS_ALGO", "pull_all_reduce"}};
+    Ranks ranks(options, [&](World& world) {
+      const int code = loop_until_error(world, marks, 1 << 22);
+      marks.put("freed" + std::to_string(world.rank()), "");
+      marks.wait_for("freed1");
+      return code;
+    });
+    ASSERT_TRUE(all_run(marks, options.size));
+    ::kill(ranks.pid(1), SIGSTOP);
+    ::kill(ranks.pid(2), SIGKILL);
+    ASSERT_TRUE(marks.wait_for("freed0"));
+    ::kill(ranks.pid(1), SIGCONT);
+    for (const int rank : {0, 1}) {
+      EXPECT_EQ(ranks.wait(rank), 3);
+      const std::string text = told(marks, rank).text;
+      EXPECT_NE(text.find("rank 2 is gone"), std::string::npos) << text;
+    }
+  }
+}
+
 TEST_P(Death, IsSeenThoughAForkedChildLives) {
   const Marks marks;
   Ranks::Options options;
