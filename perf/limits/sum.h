@@ -12,23 +12,57 @@ namespace isthmus::limits {
 constexpr std::size_t kLine = 64;
 constexpr std::size_t kLineFloats = kLine / sizeof(float);
 
-// A 64-byte vector; the compiler splits it where the machine has narrower ones.
-typedef float Vector __attribute__((vector_size(64), aligned(4), may_alias));
+#if defined(__AVX512F__)
+constexpr std::size_t kPartBytes = 64;
+#elif defined(__AVX__)
+constexpr std::size_t kPartBytes = 32;
+#else
+constexpr std::size_t kPartBytes = 16;
+#endif
+typedef float Part __attribute__((vector_size(kPartBytes), aligned(4), may_alias));
+
+// A line in as many registers as this machine takes.
+struct Vector {
+  static constexpr std::size_t kParts = kLine / kPartBytes;
+  Part part[kParts];
+
+  Vector& operator+=(const Vector& other) {
+    for (std::size_t i = 0; i < kParts; ++i) {
+      part[i] += other.part[i];
+    }
+    return *this;
+  }
+};
 
 inline Vector load(const float* from) {
-  return *reinterpret_cast<const Vector*>(from);
+  Vector vector;
+  for (std::size_t i = 0; i < Vector::kParts; ++i) {
+    vector.part[i] = *reinterpret_cast<const Part*>(from + i * (kPartBytes / sizeof(float)));
+  }
+  return vector;
 }
 
-inline void store(float* to, Vector v) {
-  *reinterpret_cast<Vector*>(to) = v;
+inline void store(float* to, const Vector& vector) {
+  for (std::size_t i = 0; i < Vector::kParts; ++i) {
+    *reinterpret_cast<Part*>(to + i * (kPartBytes / sizeof(float))) = vector.part[i];
+  }
 }
 
 // Stores past the caches; `to` is aligned to a line.
-inline void stream(float* to, Vector v) {
+inline void stream(float* to, const Vector& vector) {
+#if defined(__x86_64__)
+  for (std::size_t i = 0; i < Vector::kParts; ++i) {
+    float* const at = to + i * (kPartBytes / sizeof(float));
 #if defined(__AVX512F__)
-  _mm512_stream_ps(to, reinterpret_cast<__m512>(v));
+    _mm512_stream_ps(at, reinterpret_cast<__m512>(vector.part[i]));
+#elif defined(__AVX__)
+    _mm256_stream_ps(at, reinterpret_cast<__m256>(vector.part[i]));
 #else
-  store(to, v);
+    _mm_stream_ps(at, reinterpret_cast<__m128>(vector.part[i]));
+#endif
+  }
+#else
+  store(to, vector);
 #endif
 }
 
@@ -90,7 +124,9 @@ inline std::size_t add_pages(float* to, const float* from, std::size_t pages, st
     for (std::size_t j = 0; j < kPageFloats; j += kLineFloats) {
       for (std::size_t k = 0; k < pages; ++k) {
         const std::size_t x = i + k * kPageFloats + j;
-        store(to + x, load(to + x) + load(from + x));
+        Vector v = load(to + x);
+        v += load(from + x);
+        store(to + x, v);
       }
     }
   }
