@@ -396,6 +396,10 @@ Result<MemoryRegion> World::allocate(std::size_t bytes) {
   return impl_->allocate(bytes);
 }
 
+bool World::allocates_for_models() {
+  return env().GROUP_MEMORY;
+}
+
 bool World::mapped(const void* data, std::size_t bytes) const {
   return impl_->mapped(data, bytes);
 }

@@ -65,6 +65,10 @@ class ISTHMUS_API World {
   // again: cheap after the first time. Fails with kResource.
   Result<MemoryRegion> allocate(std::size_t bytes);
 
+  // ISTHMUS_GROUP_MEMORY: whether a framework's binding is to put the buffers that its models
+  // communicate from into such memory, unasked by the program.
+  static bool allocates_for_models();
+
   // Whether the ranks of this node use these bytes in place.
   bool mapped(const void* data, std::size_t bytes) const;
 

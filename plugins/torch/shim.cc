@@ -75,6 +75,7 @@ void bind_group_memory(py::module_& module) {
     std::optional<GroupMemoryScope> scope = std::nullopt;
   };
 
+  module.def("adopts_group_memory", [] { return World::allocates_for_models(); });
   py::class_<Memory, std::shared_ptr<Memory>>(module, "GroupMemory")
       .def(py::init([](const c10::intrusive_ptr<BackendIsthmus>& backend) {
              return std::make_shared<Memory>(backend);

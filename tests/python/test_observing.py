@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import OpType, WorkInfo
 from torch.distributed.distributed_c10d import _coalescing_manager
 
+from harness import Ranks
 from worker import join
 
 import isthmus
@@ -286,6 +287,37 @@ def fsdp2_with_memory_of_the_group() -> str:
     return results[0].hex()[:64]
 
 
+def models_with_memory_of_the_group_unasked() -> None:
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    seen = []
+
+    def look(state, bucket):
+        seen.append(_backend().mapped(bucket.buffer()))
+        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(
+            lambda done: done.value()[0]
+        )
+
+    ddp = DistributedDataParallel(torch.nn.Linear(96, 96))
+    ddp.register_comm_hook(None, look)
+    fsdp2 = fully_shard(torch.nn.Linear(64, 64))
+    own = fully_shard(torch.nn.Linear(64, 64))
+    gloo = DistributedDataParallel(
+        torch.nn.Linear(8, 8), process_group=dist.new_group(backend="gloo")
+    )
+    own.set_allocate_memory_from_process_group_for_comm(True)
+    chosen = own._get_fsdp_state()._fsdp_param_group._all_gather_comm
+    for model, width in ((ddp, 96), (fsdp2, 64), (own, 64), (gloo, 8)):
+        for _ in range(2):
+            model(torch.ones(4, width)).square().mean().backward()
+    assert seen[-1], "not even when the buckets were rebuilt"
+    part = fsdp2._get_fsdp_state()._fsdp_param_group
+    assert _backend().mapped(part._all_gather_comm.allocate([100], dtype=torch.float32, device=_CPU))
+    assert own._get_fsdp_state()._fsdp_param_group._all_gather_comm is chosen
+    assert not _backend().mapped(torch.empty(100_000)), "only torch's buffers lie there"
+
+
 def group_ends(reason: str) -> None:
     """Works of a group fail together."""
     join()
@@ -342,6 +374,11 @@ def test_memory_read_in_place(pool, size, nodes):
 def test_buckets_in_memory_of_the_group(pool):
     first, second = pool(2).call(__file__, "buckets_in_memory_of_the_group")
     assert first == second
+
+
+def test_models_take_memory_of_the_group_unasked():
+    with Ranks(2, ISTHMUS_GROUP_MEMORY="1") as ranks:
+        ranks.call(__file__, "models_with_memory_of_the_group_unasked")
 
 
 def test_fsdp2_takes_memory_of_the_group(pool):

@@ -25,7 +25,12 @@ def _create(options, backend_options):
     """What torch calls for every process group: the shim is loaded on the first use."""
     from isthmus import _torch
 
-    return _torch.create(options, backend_options)
+    backend = _torch.create(options, backend_options)
+    if _torch.load().adopts_group_memory():
+        from isthmus import _group_memory
+
+        _group_memory.adopt()
+    return backend
 
 
 def _register():
@@ -167,45 +172,12 @@ def use_group_memory(module):
     ranks do the same. Of FSDP2 all buffers, from the next step on; of DDP the gradient buckets,
     when it rebuilds them after its first backward (with find_unused_parameters=True it never does,
     unless static_graph is set). Results are the same bits. Returns the module. Raises ValueError
-    when there is no such part, or its group is not of isthmus.
+    when there is no such part, or its group is not of isthmus. ISTHMUS_GROUP_MEMORY=1 does it for
+    every model of a program that is not to be changed.
     """
-    from torch.distributed.fsdp import FSDPModule
-    from torch.nn.parallel import DistributedDataParallel
+    from isthmus import _group_memory
 
-    found = False
-    for part in module.modules():
-        if isinstance(part, FSDPModule):
-            part.set_allocate_memory_from_process_group_for_comm(True)
-            found = True
-        elif isinstance(part, DistributedDataParallel):
-            _rebuild_in_group_memory(part)
-            found = True
-    if not found:
-        raise ValueError(
-            "isthmus.use_group_memory takes a model that fully_shard or DistributedDataParallel "
-            f"wrapped; this {type(module).__name__} has no such part."
-        )
-    return module
-
-
-def _rebuild_in_group_memory(ddp):
-    import torch
-
-    from isthmus import _torch
-
-    memory = _torch.load().GroupMemory(_backend(ddp.process_group, "use_group_memory"))
-    before_forward = ddp._pre_forward
-
-    def rebuild_first(*inputs, **kwargs):
-        if torch.is_grad_enabled():
-            with memory:
-                rebuilt = ddp.reducer._rebuild_buckets()
-            if rebuilt:
-                ddp._has_rebuilt_buckets = True
-                del ddp._pre_forward  # once is all: the class's own is back
-        return before_forward(*inputs, **kwargs)
-
-    ddp._pre_forward = rebuild_first
+    return _group_memory.use(module)
 
 
 def _backend(group, asks):

@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+"""What communication adds to a training step: a parallel strategy's step less its local step.
+
+    perf/exposed.py [--ranks 2,4] [--cases ddp,fsdp2,hsdp] [--rounds 5] [--json FILE]
+
+A transformer of 59 million parameters trains on this machine, two compute threads over all ranks.
+In a round every backend runs once, in turn: gloo, isthmus as it comes, and isthmus with
+ISTHMUS_GROUP_MEMORY=1. In a run a step without communication and a step with it take turns, and
+all ranks begin each together; exposed time is the median of their differences, of the slowest
+rank. The table has medians over the rounds with half the distance of the extremes.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import socket
+import statistics
+import subprocess
+import sys
+import time
+
+BACKENDS = {
+    "gloo": ("gloo", {}),
+    "isthmus": ("isthmus", {}),
+    "isthmus, group memory": ("isthmus", {"ISTHMUS_GROUP_MEMORY": "1"}),
+}
+WIDTH, LAYERS, VOCABULARY, LENGTH, HEAD = 512, 16, 8192, 64, 32
+RUN_LIMIT_S = 600
+
+
+def parse():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ranks", default="2,4", help="numbers of ranks (default 2,4)")
+    parser.add_argument("--cases", default="ddp,fsdp2,hsdp", help="hsdp: from 4 ranks on")
+    parser.add_argument("--rounds", type=int, default=5, help="default 5")
+    parser.add_argument("--steps", type=int, default=6, help="of a run, after one that warms up")
+    parser.add_argument("--batch", type=int, default=8, help="sequences over all ranks (default 8)")
+    parser.add_argument("--json", metavar="FILE", help="every run's figures, for programs")
+    parser.add_argument("--backend", help=argparse.SUPPRESS)  # set: this process is a rank
+    return parser.parse_args()
+
+
+def model():
+    """The same on every rank."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.before, self.between = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+            self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+        def forward(self, x):
+            heads = [
+                part.unflatten(-1, (-1, HEAD)).transpose(1, 2)
+                for part in self.qkv(self.before(x)).chunk(3, dim=-1)
+            ]
+            mixed = functional.scaled_dot_product_attention(*heads, is_causal=True)
+            x = x + self.out(mixed.transpose(1, 2).flatten(2))
+            return x + self.down(functional.gelu(self.up(self.between(x))))
+
+    torch.manual_seed(7)
+    blocks = [Block() for _ in range(LAYERS)]
+    head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+    return nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), *blocks, nn.LayerNorm(WIDTH), head)
+
+
+def wrapped(case, ranks):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    bare = model()
+    if case == "ddp":
+        return DistributedDataParallel(bare, bucket_cap_mb=4)
+    sizes, names = ((ranks,), ("shard",))
+    if case == "hsdp":
+        sizes, names = ((ranks // 2, 2), ("replicate", "shard"))
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=names)
+    for part in [*bare[1:-2], bare]:
+        fully_shard(part, mesh=mesh)
+    return bare
+
+
+class Trainer:
+    def __init__(self, net):
+        import torch
+
+        self.net = net
+        self.optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, foreach=False)
+
+    def step(self, tokens):
+        """Seconds of a step."""
+        from torch.nn import functional
+
+        begin = time.perf_counter()
+        logits = self.net(tokens[:, :-1]).flatten(0, 1)
+        functional.cross_entropy(logits, tokens[:, 1:].flatten()).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return time.perf_counter() - begin
+
+
+class Meeting:
+    """All ranks begin together, by the store: the backend under test has no part in it."""
+
+    def __init__(self, store, ranks):
+        self.store, self.ranks, self.count = store, ranks, 0
+
+    def __call__(self):
+        self.count += 1
+        if self.store.add(f"met/{self.count}", 1) == self.ranks:
+            self.store.set(f"met/{self.count}/all", "1")
+        self.store.wait([f"met/{self.count}/all"])
+
+
+def run_rank(options):
+    import torch
+    import torch.distributed as dist
+
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.set_num_threads(max(1, 2 // ranks))
+    dist.init_process_group(options.backend)
+    meet = Meeting(dist.distributed_c10d._get_default_store(), ranks)
+    draw = torch.Generator().manual_seed(rank)
+    tokens = torch.randint(VOCABULARY, (options.batch // ranks, LENGTH + 1), generator=draw)
+    found = {}
+    for case in options.cases.split(","):
+        local, parallel = Trainer(model()), Trainer(wrapped(case, ranks))
+        pairs = []
+        for index in range(options.steps + 2):
+            meet()
+            alone = local.step(tokens)
+            meet()
+            together = parallel.step(tokens)
+            if index >= 2:  # DDP rebuilds its buckets before the second step
+                pairs.append((alone, together))
+        found[case] = {
+            "exposed_ms": 1e3 * statistics.median(b - a for a, b in pairs),
+            "local_ms": 1e3 * statistics.median(a for a, _ in pairs),
+        }
+        del local, parallel
+    everyone = [None] * ranks
+    dist.all_gather_object(everyone, found)
+    if rank == 0:
+        slowest = {
+            case: max((one[case] for one in everyone), key=lambda row: row["exposed_ms"])
+            for case in found
+        }
+        print(json.dumps(slowest), flush=True)
+    dist.destroy_process_group()
+
+
+def run_job(options, backend, ranks, cases):
+    """One run of all cases: what rank 0 printed."""
+    name, variables = BACKENDS[backend]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, __file__, "--backend", name, "--cases", ",".join(cases)]
+    command += ["--steps", str(options.steps), "--batch", str(options.batch)]
+    common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    common |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": str(max(1, 2 // ranks))} | variables
+    jobs = [
+        subprocess.Popen(command, env=os.environ | common | {"RANK": str(rank)}, text=True,
+                         stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL)
+        for rank in range(ranks)
+    ]
+    try:
+        printed = jobs[0].communicate(timeout=RUN_LIMIT_S)[0]
+        codes = [job.wait(timeout=60) for job in jobs]
+    finally:
+        for job in jobs:
+            job.kill()
+    if any(codes):
+        raise SystemExit(f"{backend} on {ranks} ranks ended with {codes}")
+    return json.loads(printed)
+
+
+def text_of(values):
+    return f"{statistics.median(values):.1f} ±{(max(values) - min(values)) / 2:.1f}"
+
+
+def main():
+    options = parse()
+    if options.backend:
+        run_rank(options)
+        return
+    runs = []
+    for ranks in map(int, options.ranks.split(",")):
+        cases = [case for case in options.cases.split(",") if case != "hsdp" or ranks >= 4]
+        for number in range(options.rounds):
+            for backend in BACKENDS:
+                if sys.stderr.isatty():
+                    print(f"\r{ranks} ranks, round {number + 1} of {options.rounds}: {backend:24}",
+                          end="", file=sys.stderr)
+                for case, row in run_job(options, backend, ranks, cases).items():
+                    runs.append({"ranks": ranks, "round": number, "backend": backend,
+                                 "case": case} | row)
+        print(f"\n{ranks} ranks | " + " | ".join(f"{name}, ms" for name in BACKENDS) + " | ratios")
+        for case in cases:
+            of = {name: [run["exposed_ms"] for run in runs if run["ranks"] == ranks
+                         and run["case"] == case and run["backend"] == name] for name in BACKENDS}
+            ratios = [statistics.median(b / a for a, b in zip(of["gloo"], of[name]))
+                      for name in BACKENDS if name != "gloo"]
+            columns = [case, *map(text_of, of.values()), " ".join(f"{x:.2f}" for x in ratios)]
+            print(" | ".join(columns), flush=True)
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(runs, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
