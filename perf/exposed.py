@@ -4,8 +4,10 @@
     perf/exposed.py [--ranks 2,4] [--cases ddp,fsdp2,hsdp] [--rounds 5] [--json FILE]
 
 A transformer of 59 million parameters trains on this machine, two compute threads over all ranks.
-In a round every backend runs once, in turn: gloo, isthmus as it comes, and isthmus with
-ISTHMUS_GROUP_MEMORY=1. In a run a step without communication and a step with it take turns, and
+In a round every backend runs once, in turn: gloo, isthmus as it comes, isthmus with
+ISTHMUS_GROUP_MEMORY=1, and torch's own "fake", which moves nothing: what is left then is what the
+strategy itself costs (DDP copies every gradient into its bucket and back): no backend can have
+less. In a run a step without communication and a step with it take turns, and
 all ranks begin each together; exposed time is the median of their differences, of the slowest
 rank. The table has medians over the rounds with half the distance of the extremes.
 """
@@ -20,10 +22,11 @@ import subprocess
 import sys
 import time
 
-BACKENDS = {
+BACKENDS = {  # shown name: name for torch, variables
     "gloo": ("gloo", {}),
     "isthmus": ("isthmus", {}),
     "isthmus, group memory": ("isthmus", {"ISTHMUS_GROUP_MEMORY": "1"}),
+    "nothing moved": ("fake", {}),
 }
 WIDTH, LAYERS, VOCABULARY, LENGTH, HEAD = 512, 16, 8192, 64, 32
 RUN_LIMIT_S = 600
@@ -71,14 +74,26 @@ def model():
     return nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), *blocks, nn.LayerNorm(WIDTH), head)
 
 
+def averaged(buffer, ranks):
+    import torch
+
+    done = torch.futures.Future()
+    done.set_result(buffer.div_(ranks))
+    return done
+
+
 def wrapped(case, ranks):
+    from torch import distributed
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
 
     bare = model()
     if case == "ddp":
-        return DistributedDataParallel(bare, bucket_cap_mb=4)
+        ddp = DistributedDataParallel(bare, bucket_cap_mb=4)
+        if distributed.get_backend() == "fake":  # has no result to wait for
+            ddp.register_comm_hook(None, lambda _, bucket: averaged(bucket.buffer(), ranks))
+        return ddp
     sizes, names = ((ranks,), ("shard",))
     if case == "hsdp":
         sizes, names = ((ranks // 2, 2), ("replicate", "shard"))
@@ -126,8 +141,13 @@ def run_rank(options):
 
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(max(1, 2 // ranks))
-    dist.init_process_group(options.backend)
-    meet = Meeting(dist.distributed_c10d._get_default_store(), ranks)
+    port = int(os.environ["MASTER_PORT"])
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], port, ranks, rank == 0)
+    if options.backend == "fake":
+        from torch.testing._internal.distributed import fake_pg  # noqa: F401 - registers it
+    dist.init_process_group(options.backend, store=dist.PrefixStore("group", store), rank=rank,
+                            world_size=ranks)
+    meet = Meeting(store, ranks)
     draw = torch.Generator().manual_seed(rank)
     tokens = torch.randint(VOCABULARY, (options.batch // ranks, LENGTH + 1), generator=draw)
     found = {}
@@ -146,14 +166,16 @@ def run_rank(options):
             "local_ms": 1e3 * statistics.median(a for a, _ in pairs),
         }
         del local, parallel
-    everyone = [None] * ranks
-    dist.all_gather_object(everyone, found)
+    store.set(f"found/{rank}", json.dumps(found))
+    meet()
     if rank == 0:
+        everyone = [json.loads(store.get(f"found/{other}")) for other in range(ranks)]
         slowest = {
             case: max((one[case] for one in everyone), key=lambda row: row["exposed_ms"])
             for case in found
         }
         print(json.dumps(slowest), flush=True)
+    meet()  # rank 0 serves the store
     dist.destroy_process_group()
 
 

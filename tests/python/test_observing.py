@@ -313,7 +313,8 @@ def models_with_memory_of_the_group_unasked() -> None:
             model(torch.ones(4, width)).square().mean().backward()
     assert seen[-1], "not even when the buckets were rebuilt"
     part = fsdp2._get_fsdp_state()._fsdp_param_group
-    assert _backend().mapped(part._all_gather_comm.allocate([100], dtype=torch.float32, device=_CPU))
+    given = part._all_gather_comm.allocate([100], dtype=torch.float32, device=_CPU)
+    assert _backend().mapped(given)
     assert own._get_fsdp_state()._fsdp_param_group._all_gather_comm is chosen
     assert not _backend().mapped(torch.empty(100_000)), "only torch's buffers lie there"
 
