@@ -60,6 +60,14 @@ bool lengths_unknown(const Call& call) {
   return call.op == OpKind::kAllToAll && !call.counts.empty();
 }
 
+std::uint32_t blocks_of(const Call& call, std::uint32_t ranks) {
+  return op_traits(call.op).shards ? call.shards : ranks;
+}
+
+std::uint32_t own_block(const Call& call, std::uint32_t rank, std::uint32_t ranks) {
+  return rank % blocks_of(call, ranks);
+}
+
 std::size_t largest_block(const Call& call) {
   return lengths_unknown(call) ? 0 : *std::max_element(call.counts.begin(), call.counts.end());
 }
@@ -68,7 +76,8 @@ std::size_t input_bytes(const Call& call, std::uint32_t rank, std::uint32_t rank
   const OpTraits& traits = op_traits(call.op);
   const std::size_t element = dtype_bytes(call.dtype);
   if (call.counts.empty()) {
-    return call.count * element * (traits.ranked && !traits.input_block ? ranks : 1);
+    return call.count * element *
+           (traits.ranked && !traits.input_block ? blocks_of(call, ranks) : 1);
   }
   return element * (traits.input_block ? call.counts[rank] : total(call.counts));
 }
@@ -77,7 +86,8 @@ std::size_t output_bytes(const Call& call, std::uint32_t rank, std::uint32_t ran
   const OpTraits& traits = op_traits(call.op);
   const std::size_t element = dtype_bytes(call.dtype);
   if (call.counts.empty()) {
-    return call.count * element * (traits.ranked && !traits.output_block ? ranks : 1);
+    return call.count * element *
+           (traits.ranked && !traits.output_block ? blocks_of(call, ranks) : 1);
   }
   if (!call.output_counts.empty()) {
     return element * total(call.output_counts);
@@ -97,7 +107,8 @@ std::uint32_t signature_of(const Call& call) {
   const std::uint64_t what = static_cast<std::uint64_t>(call.op) |
                              (static_cast<std::uint64_t>(call.dtype) << 8) |
                              (static_cast<std::uint64_t>(call.red_op) << 16) |
-                             (static_cast<std::uint64_t>(call.root) << 24);
+                             (static_cast<std::uint64_t>(call.root) << 24) |
+                             (static_cast<std::uint64_t>(call.shards) << 44);
   std::uint64_t hash = mix64(mix64(what) ^ (call.counts.empty() ? call.count : kCountVaries));
   if (!lengths_unknown(call)) {
     for (const std::size_t count : call.counts) {
@@ -121,6 +132,10 @@ std::string why_refused(const Call& call, std::uint32_t rank, std::uint32_t rank
   const OpTraits& traits = op_traits(call.op);
   if (call.root >= ranks) {
     return fmt::format("root {} is not a rank of a group of {}", call.root, ranks);
+  }
+  if (traits.shards && (call.shards == 0 || ranks % call.shards != 0)) {
+    return fmt::format("{} shards, expected a number that divides the {} ranks of the group",
+                       call.shards, ranks);
   }
   if (traits.reduces && !reducible(call.dtype, call.red_op)) {
     return fmt::format("{} does not go with {}: {}", red_op_name(call.red_op),

@@ -24,6 +24,8 @@ namespace isthmus {
 // - scatter: the root's input[count x N] to output[count]; in place as reduce_scatter
 // - all_to_all: block r of input[count x N] to block (own rank) of output[count x N] of rank r; not
 //   in place
+// - reduce_shards: input[count x S], reduced over all ranks; rank r gets block r % S in
+//   output[count]; S = `shards` divides N; in place when output is input + (r % S) x count
 // Buffers that a rank does not have may be null.
 //
 // Blocks may differ in length: `counts` then has N numbers of elements, of the blocks of the whole
@@ -45,6 +47,8 @@ struct Call {
   // Several operands of this rank (all_reduce, reduce, reduce_scatter), each as `input`, which is
   // ignored then. All ranks bring as many. The output may be one of them.
   std::span<const void* const> inputs = {};
+
+  std::uint32_t shards = 0;  // reduce_shards: blocks of the whole data
 };
 
 // Operands that this rank brings to a reduction.
@@ -66,6 +70,10 @@ std::size_t largest_block(const Call& call);
 inline std::size_t largest_count(const Call& call) {
   return call.counts.empty() ? call.count : largest_block(call);
 }
+
+// Blocks of the whole data, and which of them is a rank's, where it has blocks.
+std::uint32_t blocks_of(const Call& call, std::uint32_t ranks);
+std::uint32_t own_block(const Call& call, std::uint32_t rank, std::uint32_t ranks);
 
 // Whether a rank is of those that a party names.
 bool takes_part(Party party, const Call& call, std::uint32_t rank);

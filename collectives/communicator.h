@@ -82,6 +82,22 @@ class ISTHMUS_API Communicator {
     return run({OpKind::kReduceScatter, dtype, op, 0, input, output, count}, options);
   }
 
+  // The whole input[count x shards] is reduced over all ranks, and rank r gets block r % shards: a
+  // reduce_scatter over the ranks that share shards, with an all_reduce over those that have the
+  // same one, in one pipeline (HYBRID_SHARD). `shards` divides the number of ranks.
+  // NOLINTNEXTLINE(readability-function-size): a reduce_scatter's parameters, and the shards
+  Status reduce_shards(const void* input, void* output, std::size_t count, std::uint32_t shards,
+                       DType dtype, RedOp op, const CallOptions& options = {}) {
+    return run({.op = OpKind::kReduceShards,
+                .dtype = dtype,
+                .red_op = op,
+                .input = input,
+                .output = output,
+                .count = count,
+                .shards = shards},
+               options);
+  }
+
   Status broadcast(void* buffer, std::size_t count, DType dtype, int root,
                    const CallOptions& options = {}) {
     return run({OpKind::kBroadcast, dtype, RedOp::kSum, static_cast<std::uint32_t>(root), buffer,

@@ -21,7 +21,8 @@ std::uint64_t plan_key(const Call& call, const Terms& terms, const Payload& payl
          (payload.unknown ? 1ULL << 62 : 0) | (payload.mapped ? 1ULL << 61 : 0) |
          (payload.even ? 0 : 1ULL << 60) | (static_cast<std::uint64_t>(call.dtype) << 16) |
          (static_cast<std::uint64_t>(call.red_op) << 24) |
-         (static_cast<std::uint64_t>(call.root) << 32) | (terms.key() << 57) | (1ULL << 63);
+         (static_cast<std::uint64_t>(op_traits(call.op).shards ? call.shards : call.root) << 32) |
+         (terms.key() << 57) | (1ULL << 63);
 }
 
 Error forked_error() {
@@ -145,7 +146,8 @@ Payload Group::payload_of(const Call& call, const Terms& terms) const {
   Payload payload{.bytes = bytes,
                   .rounds = dtype_rounds(call.dtype) && op_traits(call.op).reduces && !terms.binned,
                   .unknown = lengths_unknown(call),
-                  .even = call.counts.empty()};
+                  .even = call.counts.empty(),
+                  .shards = call.shards};
   // What is made beforehand lies in memory of the run.
   if (bytes >= kExposedLeast && payload.even && !makes_operand(call, terms)) {
     const std::uint32_t ranks = channel_.ranks();
@@ -165,7 +167,8 @@ Result<std::shared_ptr<const Plan>> Group::build_plan(const Call& call, const Te
   ISTHMUS_ASSIGN(Schedule schedule, choice.algorithm->build({.topology = topology,
                                                              .rank = channel_.rank,
                                                              .root = call.root,
-                                                             .tuning = choice.tuning}));
+                                                             .tuning = choice.tuning,
+                                                             .shards = call.shards}));
   auto plan = std::make_shared<Plan>();
   plan->schedule = std::move(schedule);
   plan->counted_bytes = terms.binned ? terms.kernels.sum_bytes : terms.element_bytes;
@@ -222,7 +225,7 @@ void Group::bind_sums(const Call& call, const Terms& terms, Run* run) const {
   std::size_t first = 0;
   if (traits.output_block) {
     first = call.counts.empty()
-                ? channel_.rank * call.count
+                ? own_block(call, channel_.rank, ranks) * call.count
                 : std::accumulate(call.counts.begin(), call.counts.begin() + channel_.rank,
                                   std::size_t{0});
   }

@@ -295,7 +295,7 @@ std::uint32_t caller_mark(const Schedule& schedule, const Place& place) {
   const OpTraits& traits = op_traits(schedule.op);
   const bool output = place.space == Space::kOutput;
   if (output ? traits.output_block : traits.input_block) {
-    return (schedule.rank << schedule.partition.pieces_log2) + place.at;
+    return (schedule.own_block() << schedule.partition.pieces_log2) + place.at;
   }
   return output && !traits.in_place ? schedule.partition.marks() + place.at : place.at;
 }

@@ -12,7 +12,8 @@ namespace isthmus {
 //   or
 //           empty); all_reduce and broadcast. pieces_log2 is 0.
 //   ranked: block r belongs to rank r of the group and holds count elements; all_gather and
-//           reduce_scatter. Pieces are whole cache lines except a block's last one.
+//           reduce_scatter. Pieces are whole cache lines except a block's last one. Of an
+//           operation with shards there are fewer blocks, and ranks share them.
 struct Partition {
   bool ranked = false;
   std::uint32_t blocks = 1;

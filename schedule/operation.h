@@ -20,9 +20,10 @@ enum class OpKind : std::uint8_t {
   kGather = 8,
   kScatter = 9,
   kAllToAll = 10,
+  kReduceShards = 11,
 };
 
-inline constexpr int kOpKindCount = 11;
+inline constexpr int kOpKindCount = 12;
 
 // Which ranks have a buffer.
 enum class Party : std::uint8_t { kNobody, kRoot, kEveryone };
@@ -34,6 +35,7 @@ struct OpTraits {
   Party input = Party::kNobody;  // broadcast: nobody; its root's output is what all receive
   Party output = Party::kNobody;
   bool ranked = false;        // the whole data is one block per rank
+  bool shards = false;        // fewer blocks: rank r has block r modulo their number
   bool input_block = false;   // the input is one rank's block, else the whole data
   bool output_block = false;  // the same of the output
   bool reduces = false;
@@ -84,6 +86,13 @@ inline constexpr std::array<OpTraits, kOpKindCount> kOpTraits = {{
      .output = Party::kEveryone,
      .ranked = true,
      .in_place = false},
+    {.name = "reduce_shards",
+     .input = Party::kEveryone,
+     .output = Party::kEveryone,
+     .ranked = true,
+     .shards = true,
+     .output_block = true,
+     .reduces = true},
 }};
 
 inline constexpr OpTraits kUnknownOpTraits = {.name = "unknown"};

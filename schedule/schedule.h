@@ -44,6 +44,9 @@ struct Schedule {
   std::vector<std::uint32_t> releases;
   std::vector<std::uint32_t> wait_count;
 
+  // The block of the whole data that is this rank's, where blocks are ranks'.
+  std::uint32_t own_block() const { return rank % partition.blocks; }
+
   // Marks of the caller's input or output buffer; 0 where this rank has none.
   std::uint32_t caller_marks(Space space) const;
 

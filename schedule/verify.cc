@@ -244,7 +244,9 @@ Status check_identity(const Schedule& first, const Schedule& schedule, std::uint
   if (schedule.exposure != first.exposure) {
     return fault(schedule, whole, "rank 0 exposes its buffers in another way");
   }
-  if (schedule.partition.ranked && schedule.partition.blocks != schedule.ranks) {
+  const std::uint32_t blocks = schedule.partition.blocks;
+  const bool shared = op_traits(schedule.op).shards && blocks > 0 && schedule.ranks % blocks == 0;
+  if (schedule.partition.ranked && blocks != schedule.ranks && !shared) {
     return fault(schedule, whole, "a ranked partition has one block per rank");
   }
   const auto local = static_cast<std::uint32_t>(topology.local_of(static_cast<int>(rank)));

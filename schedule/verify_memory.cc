@@ -346,7 +346,7 @@ Run::Value Run::expected(const Part& part, std::uint32_t mark) const {
   const Schedule& schedule = *part.schedule;
   const OpTraits& traits = op_traits(schedule.op);
   const std::uint32_t pieces = schedule.partition.pieces();
-  const std::uint32_t own_block = part.rank * pieces;
+  const std::uint32_t own_block = schedule.own_block() * pieces;
   const std::uint32_t whole_mark = traits.output_block ? own_block + mark : mark;
   if (traits.reduces) {
     Value sum;

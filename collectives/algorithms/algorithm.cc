@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 namespace isthmus {
 
@@ -55,6 +56,17 @@ Partition ranked_partition(const Request& request) {
   const auto ranks = static_cast<std::uint32_t>(request.topology.ranks());
   const auto pieces_log2 = static_cast<std::uint32_t>(std::bit_width(request.tuning.pieces)) - 1;
   return {true, ranks, pieces_log2};
+}
+
+std::uint32_t shards_of(const Topology& topology, std::uint32_t asked) {
+  return asked != 0 ? asked
+                    : static_cast<std::uint32_t>(std::gcd(topology.ranks(), topology.locals_min()));
+}
+
+Partition shards_partition(const Request& request) {
+  Partition partition = ranked_partition(request);
+  partition.blocks = shards_of(request.topology, request.shards);
+  return partition;
 }
 
 const Algorithm* find_algorithm(OpKind op, std::string_view name) {

@@ -34,11 +34,12 @@ struct Tuning {
 
 // What is known of the data when an algorithm is chosen.
 struct Payload {
-  std::size_t bytes = 0;  // the whole data, or one rank's block: as Geometry takes it
-  bool rounds = false;    // reducing rounds to 16 bits: at most once per level then
-  bool unknown = false;   // a rank knows only the lengths of its own blocks (all_to_all)
-  bool even = true;       // blocks have one length
-  bool mapped = false;    // the buffers that peers would read lie in memory that they map
+  std::size_t bytes = 0;     // the whole data, or one rank's block: as Geometry takes it
+  bool rounds = false;       // reducing rounds to 16 bits: at most once per level then
+  bool unknown = false;      // a rank knows only the lengths of its own blocks (all_to_all)
+  bool even = true;          // blocks have one length
+  std::uint32_t shards = 0;  // as in Request
+  bool mapped = false;       // the buffers that peers would read lie in memory that they map
 };
 
 // Sizes are handled by class: every size of a class has the same algorithm, tuning and schedule.
@@ -52,7 +53,12 @@ struct Request {
   std::uint32_t rank = 0;
   std::uint32_t root = 0;
   Tuning tuning;
+  std::uint32_t shards = 0;  // reduce_shards: blocks of the whole data; 0: a node's ranks
 };
+
+// Those of an operation with shards where nothing else is asked for: as many as a node has ranks,
+// or, where that does not divide all ranks, their greatest common divisor.
+std::uint32_t shards_of(const Topology& topology, std::uint32_t asked);
 
 // One row of the table of algorithms: pure functions, same answer on every rank.
 struct Algorithm {
@@ -87,6 +93,9 @@ Builder start_schedule(const Request& request, OpKind op, std::string_view name,
 // The whole data in the tuning's pieces; one block per rank, each in so many.
 Partition whole_partition(const Request& request);
 Partition ranked_partition(const Request& request);
+
+// One block per shard.
+Partition shards_partition(const Request& request);
 
 // Pieces of about `piece_bytes` for the payload's size class, 1 to `most`; a power of two.
 std::uint32_t pieces_of(std::size_t bytes, std::size_t piece_bytes, std::uint32_t most);

@@ -211,6 +211,15 @@ double exchange_cost(const Topology& topology, const Payload& payload) {
                     lanes(topology, payload).pieces);
 }
 
+double exchange_shards_cost(const Topology& topology, const Payload& payload) {
+  const double shards = shards_of(topology, payload.shards);
+  return lane_messages(topology) +
+         overlapped(node_step(topology, (topology.nodes() - 1) * shards * mib(payload)),
+                    inside_cost(topology, shards * mib(payload),
+                                mib(payload) * (shards + topology.nodes())),
+                    node_shards(topology, payload).pieces);
+}
+
 double leader_doubling_cost(const Topology& topology, const Payload& payload) {
   return halving_rounds(topology, 0) * between_us(topology, mib(payload)) +
          inside_cost(topology, 3.0 * mib(payload),
@@ -233,6 +242,22 @@ double halving_lanes_cost(const Topology& topology, const Payload& payload) {
   const double inside = inside_cost(topology, 3.0 * mib(payload), mib(payload) * (1.0 + bytes));
   return lane_messages(topology) + latency * chunks / under_way +
          overlapped(wire, inside, tuning.pieces);
+}
+
+double halving_shards_cost(const Topology& topology, const Payload& payload) {
+  const Tuning tuning = halving_shards(topology, payload);
+  const double shards = shards_of(topology, payload.shards);
+  const double part = std::exp2(-static_cast<double>(tuning.halvings));
+  const double doublings = log2_floor(topology.nodes()) - tuning.halvings;
+  const double bytes = 2.0 * (1.0 - part) + doublings * part + (folds_nodes(topology) ? 2.0 : 0.0);
+  const double chunks = tuning.pieces;
+  const double under_way = std::min(chunks, tuning.lead + 1.0);
+  const double latency =
+      halving_rounds(topology, tuning.halvings) * topology.between().alpha_us * chunks / under_way;
+  const double wire = bytes * shards * mib(payload) * topology.between().beta_us_per_mib;
+  const double inside =
+      inside_cost(topology, shards * mib(payload), mib(payload) * (shards + bytes));
+  return lane_messages(topology) + latency + overlapped(wire, inside, tuning.pieces);
 }
 
 double node_gather_cost(const Topology& topology, const Payload& payload) {

@@ -40,6 +40,9 @@ double leader_cost(const Topology& topology, const Payload& payload);
 double lanes_cost(const Topology& topology, const Payload& payload);
 double exchange_cost(const Topology& topology, const Payload& payload);
 double leader_doubling_cost(const Topology& topology, const Payload& payload);
+double exchange_shards_cost(const Topology& topology, const Payload& payload);
+double halving_shards_cost(const Topology& topology, const Payload& payload);
+
 double halving_lanes_cost(const Topology& topology, const Payload& payload);
 double node_gather_cost(const Topology& topology, const Payload& payload);
 double node_scatter_cost(const Topology& topology, const Payload& payload);

@@ -11,15 +11,16 @@ std::uint32_t ranks_of(const Request& request) {
 }
 
 // Sends this rank's operand of every peer's block to its owner, receives the peers' operands of its
-// own block and combines all of them in rank order. A block has `pieces` marks; scratch holds
-// `slots` pieces of P operands.
-void scatter_piece(Builder& b, const Tuning& tuning, std::uint32_t piece, Place dst) {
+// own block and combines all of them in rank order. Rank r owns block r modulo `blocks`. A block
+// has `pieces` marks; scratch holds `slots` pieces of P operands.
+void scatter_piece(Builder& b, const Tuning& tuning, std::uint32_t blocks, std::uint32_t piece,
+                   Place dst) {
   const std::uint32_t base = tuning.slot(piece) * b.ranks();
-  const std::uint32_t own = b.rank() * tuning.pieces + piece;
+  const std::uint32_t own = b.rank() % blocks * tuning.pieces + piece;
   for (std::uint32_t step = 1; step < b.ranks(); ++step) {
     const std::uint32_t to = (b.rank() + step) % b.ranks();
     const std::uint32_t from = (b.rank() + b.ranks() - step) % b.ranks();
-    const std::uint32_t theirs = to * tuning.pieces + piece;
+    const std::uint32_t theirs = to % blocks * tuning.pieces + piece;
     b.send(to, Builder::input(theirs), theirs, theirs + 1);
     b.recv(from, Builder::scratch(base + from), own, own + 1);
   }
@@ -45,7 +46,7 @@ Result<Schedule> direct_all_reduce(const Request& request) {
                              {false, ranks_of(request) * tuning.pieces, 0}, false);
   for (std::uint32_t piece = 0; piece < tuning.pieces; ++piece) {
     const std::uint32_t own = b.rank() * tuning.pieces + piece;
-    scatter_piece(b, tuning, piece, Builder::output(own));
+    scatter_piece(b, tuning, b.ranks(), piece, Builder::output(own));
     for (std::uint32_t step = 1; step < b.ranks(); ++step) {
       const std::uint32_t to = (b.rank() + step) % b.ranks();
       const std::uint32_t from = (b.rank() + b.ranks() - step) % b.ranks();
@@ -62,7 +63,18 @@ Result<Schedule> direct_reduce_scatter(const Request& request) {
   Builder b = start_schedule(request, OpKind::kReduceScatter, "direct_reduce_scatter",
                              ranked_partition(request), false);
   for (std::uint32_t piece = 0; piece < tuning.pieces; ++piece) {
-    scatter_piece(b, tuning, piece, Builder::output(piece));
+    scatter_piece(b, tuning, b.ranks(), piece, Builder::output(piece));
+  }
+  return b.build();
+}
+
+Result<Schedule> direct_reduce_shards(const Request& request) {
+  const Tuning& tuning = request.tuning;
+  const Partition partition = shards_partition(request);
+  Builder b =
+      start_schedule(request, OpKind::kReduceShards, "direct_reduce_shards", partition, false);
+  for (std::uint32_t piece = 0; piece < tuning.pieces; ++piece) {
+    scatter_piece(b, tuning, partition.blocks, piece, Builder::output(piece));
   }
   return b.build();
 }

@@ -235,6 +235,56 @@ bool stages_lanes(const Topology& topology, const Payload& payload) {
   return several_nodes(topology, payload) && stage_holds(payload, lanes(topology, payload), 1);
 }
 
+// A whole buffer of this many bytes a shard goes in pieces of 128 to 512 KiB, by shards.
+Tuning shard_pieces(const Topology& topology, const Payload& payload, std::size_t steps) {
+  const std::size_t shards = shards_of(topology, payload.shards);
+  const std::size_t whole =
+      std::clamp<std::size_t>(class_bytes(payload) * shards / 8, 131072, 524288);
+  Tuning tuning = in_pieces(payload, std::max(whole / shards, kPartLeast), steps, 4, 1);
+  tuning.slots = std::min(tuning.pieces, 4U);
+  return tuning;
+}
+
+bool lanes_of_shards(const Topology& topology, const Payload& payload) {
+  const auto shards = static_cast<int>(shards_of(topology, payload.shards));
+  if (topology.locals_min() != shards || topology.locals_max() != shards) {
+    return false;
+  }
+  for (int rank = 0; rank < topology.ranks(); ++rank) {
+    if (rank % shards != topology.local_of(rank)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+Tuning node_shards(const Topology& topology, const Payload& payload) {
+  const int steps = 3 * topology.nodes() + topology.locals_max() + 8;
+  return shard_pieces(topology, payload, static_cast<std::size_t>(steps));
+}
+
+Tuning halving_shards(const Topology& topology, const Payload& payload) {
+  const auto nodes = static_cast<std::size_t>(topology.nodes());
+  const auto locals = static_cast<std::size_t>(topology.locals_max());
+  const auto rounds = static_cast<std::size_t>(std::bit_width(nodes));
+  Tuning tuning = shard_pieces(topology, payload, 6 * rounds + locals + 10);
+  const std::size_t piece = class_bytes(payload) / tuning.pieces;
+  const std::size_t parts = std::clamp<std::size_t>(piece / kPartLeast, 1, std::bit_floor(nodes));
+  tuning.halvings = static_cast<std::uint32_t>(std::bit_width(parts)) - 1;
+  return tuning;
+}
+
+bool exchanges_shards(const Topology& topology, const Payload& payload) {
+  return several_nodes(topology, payload) && lanes_of_shards(topology, payload) &&
+         stage_holds(payload, node_shards(topology, payload), shards_of(topology, payload.shards));
+}
+
+bool halves_shards(const Topology& topology, const Payload& payload) {
+  return many_nodes(topology, payload) && lanes_of_shards(topology, payload) &&
+         stage_holds(payload, halving_shards(topology, payload),
+                     shards_of(topology, payload.shards));
+}
+
 Tuning node_blocks(const Topology& topology, const Payload& payload) {
   const std::size_t piece =
       std::min<std::size_t>(131072, kStageBytesMax / (4 * ranks_of(topology)));

@@ -80,6 +80,12 @@ bool stages_lanes(const Topology& topology, const Payload& payload);
 
 // The same for sums two at a time, of any number of nodes, with as many halvings as leave parts of
 // some KiB.
+// Every node has all shards, one a local rank and in this order: lanes of shards.
+bool exchanges_shards(const Topology& topology, const Payload& payload);
+bool halves_shards(const Topology& topology, const Payload& payload);
+Tuning node_shards(const Topology& topology, const Payload& payload);
+Tuning halving_shards(const Topology& topology, const Payload& payload);
+
 Tuning halving_lanes(const Topology& topology, const Payload& payload);
 bool stages_halving_lanes(const Topology& topology, const Payload& payload);
 bool leaders_double(const Topology& topology, const Payload& payload);

@@ -27,6 +27,9 @@ Result<Schedule> ring_all_reduce(const Request& request);
 Result<Schedule> ring_reduce_scatter(const Request& request);
 Result<Schedule> direct_reduce_scatter(const Request& request);
 
+// The same, and every operand goes to all ranks that own its block.
+Result<Schedule> direct_reduce_shards(const Request& request);
+
 Result<Schedule> ring_all_gather(const Request& request);
 Result<Schedule> direct_all_gather(const Request& request);
 

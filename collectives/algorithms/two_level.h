@@ -31,6 +31,13 @@ Result<Schedule> leader_doubling_all_reduce(const Request& request);
 // other has two, and as many bytes for two nodes.
 Result<Schedule> exchange_all_reduce(const Request& request);
 
+// HYBRID_SHARD, ranks and shards placed alike on every node: local rank l reduces shard l within
+// the node and exchanges it with its counterparts, whole sums or (halving) two at a time, in
+// log2(nodes) rounds, while the next piece is reduced. What crosses between nodes is one shard per
+// local rank and counterpart: no byte more than an all_reduce of the shards sends.
+Result<Schedule> exchange_reduce_shards(const Request& request);
+Result<Schedule> halving_reduce_shards(const Request& request);
+
 // Each block is received once per node, by one rank of it, and read by the others there.
 Result<Schedule> two_level_all_gather(const Request& request);
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Included by shim.cc only: several tensors of a rank, reduced to one.
+// Included by shim.cc only: reductions that torch's own interface does not have.
 #include <utility>
 
 #include "plugins/torch/checks.h"
@@ -39,6 +39,32 @@ inline WorkPtr all_reduce_contributions(Issuer& issuer, const Tensor& output,
     job.pointers.push_back(job.in_place(tensor, true, false));
   }
   call.inputs = job.pointers;
+  call.output = job.in_place(output, false, true);
+  job.calls.push_back(call);
+  return issuer.issue(std::move(job));
+}
+
+// `input`, of as many blocks as there are shards, reduced over all ranks; rank r's block, r modulo
+// their number, goes to `output`.
+inline WorkPtr reduce_shards(Issuer& issuer, const Tensor& output, const Tensor& input,
+                             std::uint32_t shards, const c10d::ReduceScatterOptions& opts) {
+  constexpr const char* kCall = "reduce_shards";
+  check_tensor(output, kCall);
+  check_tensor(input, kCall);
+  check_sizes(kCall, output.numel() * static_cast<std::int64_t>(shards), input.numel());
+  if (input.scalar_type() != output.scalar_type()) {
+    refuse(Code::kInvalidArgument, "isthmus reduce_shards: input and output differ in type.");
+  }
+  Job job;
+  job.type = OpType::REDUCE_SCATTER;
+  job.title = "isthmus:reduce_shards";
+  job.timeout = opts.timeout;
+  job.async = opts.asyncOp;
+  job.inputs = {input};
+  job.outputs = {output};
+  Call call = reduce_call(OpKind::kReduceShards, input, output.numel(), opts.reduceOp, kCall);
+  call.shards = shards;
+  call.input = job.in_place(input, true, false);
   call.output = job.in_place(output, false, true);
   job.calls.push_back(call);
   return issuer.issue(std::move(job));

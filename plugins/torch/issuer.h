@@ -26,7 +26,7 @@ inline const char* range_name(OpKind op) {
   constexpr std::array<const char*, kOpKindCount> kNames = {
       "isthmus:barrier",   "isthmus:all_reduce", "isthmus:all_gather", "isthmus:reduce_scatter",
       "isthmus:broadcast", "isthmus:send",       "isthmus:recv",       "isthmus:reduce",
-      "isthmus:gather",    "isthmus:scatter",    "isthmus:all_to_all"};
+      "isthmus:gather",    "isthmus:scatter",    "isthmus:all_to_all", "isthmus:reduce_shards"};
   return kNames.at(static_cast<std::size_t>(op));
 }
 

@@ -68,6 +68,11 @@ WorkPtr reduce_contributions(BackendIsthmus& backend, const at::Tensor& output,
   return all_reduce_contributions(backend.issuer(), output, contributions, options);
 }
 
+WorkPtr reduce_to_shards(BackendIsthmus& backend, const at::Tensor& output, const at::Tensor& input,
+                         std::uint32_t shards, const c10d::ReduceScatterOptions& options) {
+  return reduce_shards(backend.issuer(), output, input, shards, options);
+}
+
 // A context manager around a GroupMemoryScope.
 void bind_group_memory(py::module_& module) {
   struct Memory {
@@ -112,6 +117,8 @@ PYBIND11_MODULE(ISTHMUS_SHIM_NAME, module) {
           py::arg("tensor"))
       .def("all_reduce_contributions", &reduce_contributions, py::arg("output"),
            py::arg("contributions"), py::arg("options"), py::call_guard<py::gil_scoped_release>())
+      .def("reduce_shards", &reduce_to_shards, py::arg("output"), py::arg("input"),
+           py::arg("shards"), py::arg("options"), py::call_guard<py::gil_scoped_release>())
       .def(
           "monitored_barrier",
           [](BackendIsthmus& self, milliseconds timeout) {

@@ -285,6 +285,34 @@ TEST_P(Collectives, AllGatherAndReduceScatterOfUnevenBlocks) {
   });
 }
 
+// HYBRID_SHARD: all numbers of shards, those that fit the nodes and those that do not; the replicas
+// of a shard have the same bits.
+TEST_P(Collectives, ReduceShards) {
+  expect_all([](World& world) {
+    Communicator& group = world.communicator();
+    const auto ranks = static_cast<std::uint32_t>(group.size());
+    for (std::uint32_t shards = 1; shards <= ranks; ++shards) {
+      for (const std::size_t count : kCounts) {
+        const std::vector<float> full = values(world.rank(), count * shards);
+        std::vector<float> part(count + 1, -1.0F);
+        const Status status = group.reduce_shards(full.data(), part.data(), count, shards,
+                                                  DType::kFloat32, RedOp::kSum);
+        REQUIRE_RANK(status.ok() == (ranks % shards == 0));
+        REQUIRE_RANK(part[count] == -1.0F);
+        if (!status.ok()) {
+          REQUIRE_RANK(status.error().message.find("shards") != std::string::npos);
+          continue;
+        }
+        const std::size_t first = static_cast<std::uint32_t>(world.rank()) % shards * count;
+        for (std::size_t i = 0; i < count; ++i) {
+          REQUIRE_RANK(part[i] == sum_at(group.size(), first + i));
+        }
+      }
+    }
+    return 0;
+  });
+}
+
 TEST_P(Collectives, ManyAsynchronousOperationsEndInAnyOrderOfWaits) {
   expect_all([](World& world) {
     Communicator& group = world.communicator();

@@ -33,7 +33,7 @@ def _become_rank(env: dict[str, str], streams: list[int]) -> None:
 
 def _watch(env: dict[str, str], streams: list[int], status: int) -> None:
     """Between the server and the rank: waits for its end."""
-    # A shell without job control has its jobs in the background ignore interrupts, and they inherit.
+    # A shell without job control has background jobs ignore interrupts, which is inherited.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()

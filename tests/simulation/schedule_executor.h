@@ -113,7 +113,8 @@ class ScheduleExecutor {
             }
             break;
           case OpKind::kReduceScatter:
-            if (got.sum != sum_of(ranks, rank * pieces + mark)) {
+          case OpKind::kReduceShards:
+            if (got.sum != sum_of(ranks, schedules[rank].own_block() * pieces + mark)) {
               return false;
             }
             break;
@@ -198,7 +199,8 @@ class ScheduleExecutor {
   }
 
   static bool output_is_block(const Schedule& s) {
-    return s.op == OpKind::kReduceScatter || s.op == OpKind::kScatter;
+    return s.op == OpKind::kReduceScatter || s.op == OpKind::kScatter ||
+           s.op == OpKind::kReduceShards;
   }
 
   static std::size_t input_marks(const Schedule& s) {
@@ -216,7 +218,7 @@ class ScheduleExecutor {
   }
 
   static std::size_t own_block(const Schedule& s) {
-    return static_cast<std::size_t>(s.rank) * s.partition.pieces();
+    return static_cast<std::size_t>(s.own_block()) * s.partition.pieces();
   }
 
   // An all_to_all has no in-place form.

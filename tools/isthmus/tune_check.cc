@@ -55,7 +55,8 @@ Status check(const Member& member, const TuneArena& arena, const TunedRanks& tun
     for (const std::size_t bytes : kSizes) {
       const std::size_t whole =
           bytes * (op_traits(op).ranked ? static_cast<std::size_t>(member.size) : 1);
-      if (op == OpKind::kBarrier || !op_traits(op).scheduled || whole > timer.buffer_bytes()) {
+      if (op == OpKind::kBarrier || op_traits(op).shards || !op_traits(op).scheduled ||
+          whole > timer.buffer_bytes()) {
         continue;
       }
       ISTHMUS_ASSIGN(Json row, check_size(&timer, tuned, topology, op, bytes));

@@ -233,7 +233,8 @@ class Tuner {
       for (const std::size_t bytes : kSizes) {
         done += 1.0;
         const std::size_t whole = bytes * (op_traits(op).ranked ? ranks_ : 1);
-        if (op_traits(op).scheduled && whole <= timer_.buffer_bytes() &&
+        // Shards are for several nodes.
+        if (op_traits(op).scheduled && !op_traits(op).shards && whole <= timer_.buffer_bytes() &&
             (op != OpKind::kBarrier || bytes == kSizes.front())) {
           say(0.1 + 0.9 * done / steps, fmt::format("{} {}", op_kind_name(op), bytes_text(bytes)));
           ISTHMUS_TRY(measure_size(op, bytes));
