@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """HYBRID_SHARD's gradient reduction in one call against torch's two: what the pipeline gains.
 
-    source tests/labs/launch.sh
     tests/labs/netlab with 2 --rate 1gbit -- bash -c \\
       'source tests/labs/launch.sh; launch 2 2 300 .venv/bin/python perf/hybrid_shard.py'
 

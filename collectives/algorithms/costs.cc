@@ -72,6 +72,25 @@ double halving_rounds(const Topology& topology, std::uint32_t halvings) {
   return log2_floor(topology.nodes()) + halvings + (folds_nodes(topology) ? 2.0 : 0.0);
 }
 
+// Times that what a node has crosses between nodes, halved and doubled.
+double halving_bytes(const Topology& topology, const Tuning& tuning) {
+  const double part = std::exp2(-static_cast<double>(tuning.halvings));
+  const double doublings = log2_floor(topology.nodes()) - tuning.halvings;
+  return 2.0 * (1.0 - part) + doublings * part + (folds_nodes(topology) ? 2.0 : 0.0);
+}
+
+// Chunks overlap, but each goes through its rounds, and only those that are staged and not yet
+// shown are under way.
+double halving_lanes_us(const Topology& topology, const Tuning& tuning, double crossing_mib,
+                        double inside_us) {
+  const double chunks = tuning.pieces;
+  const double under_way = std::min(chunks, tuning.lead + 1.0);
+  const double latency = halving_rounds(topology, tuning.halvings) * topology.between().alpha_us;
+  const double wire = crossing_mib * topology.between().beta_us_per_mib;
+  return lane_messages(topology) + latency * chunks / under_way +
+         overlapped(wire, inside_us, tuning.pieces);
+}
+
 double between_us(const Topology& topology, double message_mib) {
   return topology.between().alpha_us + message_mib * topology.between().beta_us_per_mib;
 }
@@ -226,38 +245,20 @@ double leader_doubling_cost(const Topology& topology, const Payload& payload) {
                      mib(payload) * (topology.locals_max() + halving_rounds(topology, 0) + 1.0));
 }
 
-// Chunks overlap, but each goes through its rounds, and only those that are staged and not yet
-// shown are under way.
 double halving_lanes_cost(const Topology& topology, const Payload& payload) {
   const Tuning tuning = halving_lanes(topology, payload);
-  const double part = std::exp2(-static_cast<double>(tuning.halvings));
-  const double in_turn = halving_rounds(topology, tuning.halvings);
-  const double doublings = log2_floor(topology.nodes()) - tuning.halvings;
-  const double folds = folds_nodes(topology) ? 2.0 : 0.0;
-  const double bytes = 2.0 * (1.0 - part) + doublings * part + folds;
-  const double latency = in_turn * topology.between().alpha_us;
-  const double wire = bytes * mib(payload) * topology.between().beta_us_per_mib;
-  const double chunks = tuning.pieces;
-  const double under_way = std::min(chunks, tuning.lead + 1.0);
-  const double inside = inside_cost(topology, 3.0 * mib(payload), mib(payload) * (1.0 + bytes));
-  return lane_messages(topology) + latency * chunks / under_way +
-         overlapped(wire, inside, tuning.pieces);
+  const double bytes = halving_bytes(topology, tuning);
+  return halving_lanes_us(topology, tuning, bytes * mib(payload),
+                          inside_cost(topology, 3.0 * mib(payload), mib(payload) * (1.0 + bytes)));
 }
 
 double halving_shards_cost(const Topology& topology, const Payload& payload) {
   const Tuning tuning = halving_shards(topology, payload);
   const double shards = shards_of(topology, payload.shards);
-  const double part = std::exp2(-static_cast<double>(tuning.halvings));
-  const double doublings = log2_floor(topology.nodes()) - tuning.halvings;
-  const double bytes = 2.0 * (1.0 - part) + doublings * part + (folds_nodes(topology) ? 2.0 : 0.0);
-  const double chunks = tuning.pieces;
-  const double under_way = std::min(chunks, tuning.lead + 1.0);
-  const double latency =
-      halving_rounds(topology, tuning.halvings) * topology.between().alpha_us * chunks / under_way;
-  const double wire = bytes * shards * mib(payload) * topology.between().beta_us_per_mib;
-  const double inside =
-      inside_cost(topology, shards * mib(payload), mib(payload) * (shards + bytes));
-  return lane_messages(topology) + latency + overlapped(wire, inside, tuning.pieces);
+  const double bytes = halving_bytes(topology, tuning);
+  return halving_lanes_us(
+      topology, tuning, bytes * shards * mib(payload),
+      inside_cost(topology, shards * mib(payload), mib(payload) * (shards + bytes)));
 }
 
 double node_gather_cost(const Topology& topology, const Payload& payload) {

@@ -212,6 +212,12 @@ Tuning lanes(const Topology& topology, const Payload& payload) {
 // Parts of a slice that are worth a message.
 constexpr std::size_t kPartLeast = 4096;
 
+// Rounds that halve `bytes` of a slice.
+std::uint32_t halvings_of(std::size_t bytes, std::size_t nodes) {
+  const std::size_t parts = std::clamp<std::size_t>(bytes / kPartLeast, 1, std::bit_floor(nodes));
+  return static_cast<std::uint32_t>(std::bit_width(parts)) - 1;
+}
+
 Tuning halving_lanes(const Topology& topology, const Payload& payload) {
   const std::size_t nodes = static_cast<std::size_t>(topology.nodes());
   const std::size_t most = std::clamp<std::size_t>(nodes << 16, 524288, kStageBytesMax / 4);
@@ -222,8 +228,7 @@ Tuning halving_lanes(const Topology& topology, const Payload& payload) {
   tuning.lead = 1;
   const std::size_t slice =
       class_bytes(payload) / tuning.pieces / static_cast<std::size_t>(topology.locals_min());
-  const std::size_t parts = std::clamp<std::size_t>(slice / kPartLeast, 1, std::bit_floor(nodes));
-  tuning.halvings = static_cast<std::uint32_t>(std::bit_width(parts)) - 1;
+  tuning.halvings = halvings_of(slice, nodes);
   return tuning;
 }
 
@@ -240,9 +245,7 @@ Tuning shard_pieces(const Topology& topology, const Payload& payload, std::size_
   const std::size_t shards = shards_of(topology, payload.shards);
   const std::size_t whole =
       std::clamp<std::size_t>(class_bytes(payload) * shards / 8, 131072, 524288);
-  Tuning tuning = in_pieces(payload, std::max(whole / shards, kPartLeast), steps, 4, 1);
-  tuning.slots = std::min(tuning.pieces, 4U);
-  return tuning;
+  return in_pieces(payload, std::max(whole / shards, kPartLeast), steps, 4, 1);
 }
 
 bool lanes_of_shards(const Topology& topology, const Payload& payload) {
@@ -268,9 +271,7 @@ Tuning halving_shards(const Topology& topology, const Payload& payload) {
   const auto locals = static_cast<std::size_t>(topology.locals_max());
   const auto rounds = static_cast<std::size_t>(std::bit_width(nodes));
   Tuning tuning = shard_pieces(topology, payload, 6 * rounds + locals + 10);
-  const std::size_t piece = class_bytes(payload) / tuning.pieces;
-  const std::size_t parts = std::clamp<std::size_t>(piece / kPartLeast, 1, std::bit_floor(nodes));
-  tuning.halvings = static_cast<std::uint32_t>(std::bit_width(parts)) - 1;
+  tuning.halvings = halvings_of(class_bytes(payload) / tuning.pieces, nodes);
   return tuning;
 }
 

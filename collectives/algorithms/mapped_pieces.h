@@ -7,9 +7,9 @@
 
 namespace isthmus {
 
-// How the mapped algorithms go through their data piece by piece: `slots` pieces of a rank's
+// How algorithms with staging go through their data piece by piece: `slots` pieces of a rank's
 // staging are in use at once, and one is written again when those who read it have said so. For
-// mapped_*.cc only.
+// mapped_*.cc, and for two_level_*.cc, which do the same inside their nodes.
 
 // Progress lines. The announcement doubles as "piece 0 is staged": one cache line less to wait for.
 inline constexpr std::uint8_t kStaged = 1;
@@ -44,6 +44,25 @@ inline void publish_read(Builder& b, const Tuning& tuning, std::uint32_t piece) 
   }
 }
 
+// Until everyone has read what lies in the piece's slot.
+inline void await_slot(Builder& b, const Tuning& tuning, std::uint32_t piece) {
+  if (piece >= tuning.slots) {
+    b.await_all(kRead, piece - tuning.slots + 1);
+  }
+}
+
+// `stage(piece)` goes `lead` pieces ahead of `take(piece)`.
+template <typename Stage, typename Take>
+void stage_ahead(const Tuning& tuning, const Stage& stage, const Take& take) {
+  std::uint32_t staged = 0;
+  for (std::uint32_t piece = 0; piece < tuning.pieces; ++piece) {
+    for (; staged < tuning.pieces && staged <= piece + tuning.lead; ++staged) {
+      stage(staged);
+    }
+    take(piece);
+  }
+}
+
 // Every rank shows and reads: `show(piece)` fills the piece's slot, `lead` pieces ahead of the one
 // that everyone has shown and that `take(piece)` reads.
 //
@@ -53,21 +72,21 @@ template <typename Show, typename Take>
 Result<Schedule> exchange_pieces(Builder& b, const Tuning& tuning, const Show& show,
                                  const Take& take) {
   const bool implied = tuning.slots >= 2 * tuning.lead + 2;
-  std::uint32_t staged = 0;
-  for (std::uint32_t piece = 0; piece < tuning.pieces; ++piece) {
-    for (; staged < tuning.pieces && staged <= piece + tuning.lead; ++staged) {
-      if (staged >= tuning.slots && !implied) {
-        b.await_all(kRead, staged - tuning.slots + 1);
-      }
-      show(staged);
-      publish_staged(b, staged);
+  const auto fill = [&](std::uint32_t piece) {
+    if (!implied) {
+      await_slot(b, tuning, piece);
     }
+    show(piece);
+    publish_staged(b, piece);
+  };
+  const auto read = [&](std::uint32_t piece) {
     await_staged(b, piece);
     take(piece);
     if (!implied) {
       publish_read(b, tuning, piece);
     }
-  }
+  };
+  stage_ahead(tuning, fill, read);
   return b.build();
 }
 

@@ -54,6 +54,9 @@ Result<Schedule> two_level_direct_reduce(const Request& request);
 
 Result<Schedule> two_level_barrier(const Request& request);
 
+// reduce_units: none of the operands is this rank's input.
+inline constexpr std::uint32_t kNoOwnOperand = 0xffffffffU;
+
 // The request's place among nodes, in the types of steps. For the algorithms above.
 class Nodes {
  public:

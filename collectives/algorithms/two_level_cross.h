@@ -11,9 +11,6 @@ namespace isthmus {
 // How the counterparts of several nodes combine their sums of a slice, for what goes chunk by chunk
 // through lanes of its own: see Lanes.
 
-// reduce_units: none of the operands is this rank's input.
-inline constexpr std::uint32_t kNoOwnOperand = 0xffffffffU;
-
 // Between nodes, all with all: whole slices are exchanged, or (split) each node combines one part
 // and sends the result back. All operands are combined at once: one rounding.
 class AtOnce {

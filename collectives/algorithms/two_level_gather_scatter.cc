@@ -2,16 +2,14 @@
 #include <bit>
 #include <vector>
 
+#include "collectives/algorithms/mapped_pieces.h"
 #include "collectives/algorithms/two_level.h"
 
 namespace isthmus {
 
 namespace {
 
-constexpr std::uint8_t kStaged = 1;
-constexpr std::uint8_t kRead = 2;
 constexpr std::uint8_t kStarted = 3;
-constexpr std::uint32_t kNoOwn = 0xffffffffU;
 
 Builder start_ranked(const Request& request, OpKind op, std::string_view name) {
   return start_schedule(request, op, name, ranked_partition(request), true);
@@ -84,9 +82,7 @@ class Gather {
   }
 
   void stage(std::uint32_t piece) {
-    if (piece >= tuning_.slots) {
-      b_.await_all(kRead, piece - tuning_.slots + 1);
-    }
+    await_slot(b_, tuning_, piece);
     const std::uint32_t own = mark(b_.rank(), piece);
     b_.copy(holdings_.place(b_.rank(), tuning_.slot(piece)), Builder::input(piece), own, own + 1);
     for (std::uint32_t step = 1; step < nodes_.count(); ++step) {
@@ -112,9 +108,7 @@ class Gather {
           rank == b_.rank() ? Builder::input(piece) : holdings_.place(rank, tuning_.slot(piece)),
           block, block + 1);
     }
-    if (piece + tuning_.slots < tuning_.pieces) {
-      b_.publish(kRead, piece + 1);
-    }
+    publish_read(b_, tuning_, piece);
   }
 
   const Nodes nodes_;
@@ -141,13 +135,9 @@ class Scatter {
   }
 
   Result<Schedule> build() {
-    std::uint32_t staged = 0;
-    for (std::uint32_t piece = 0; piece < tuning_.pieces; ++piece) {
-      for (; staged < tuning_.pieces && staged <= piece + tuning_.lead; ++staged) {
-        stage(staged);
-      }
-      reduce(piece);
-    }
+    stage_ahead(
+        tuning_, [this](std::uint32_t piece) { stage(piece); },
+        [this](std::uint32_t piece) { reduce(piece); });
     return b_.build();
   }
 
@@ -166,9 +156,7 @@ class Scatter {
   }
 
   void stage(std::uint32_t piece) {
-    if (piece >= tuning_.slots) {
-      b_.await_all(kRead, piece - tuning_.slots + 1);
-    }
+    await_slot(b_, tuning_, piece);
     for (std::uint32_t rank = 0; rank < b_.ranks(); ++rank) {
       const bool reduced_here =
           rank == b_.rank() || std::binary_search(carried_.begin(), carried_.end(), rank);
@@ -177,11 +165,11 @@ class Scatter {
                 mark(rank, piece) + 1);
       }
     }
-    b_.publish(piece == 0 ? kAnnounceLine : kStaged, piece + 1);
+    publish_staged(b_, piece);
   }
 
   void reduce(std::uint32_t piece) {
-    b_.await_all(piece == 0 ? kAnnounceLine : kStaged, piece + 1);
+    await_staged(b_, piece);
     std::uint32_t index = nodes_.count();
     for (const std::uint32_t rank : carried_) {
       const std::uint32_t theirs = mark(rank, piece);
@@ -192,16 +180,14 @@ class Scatter {
     const std::uint32_t own = mark(b_.rank(), piece);
     b_.reduce_locals(sum(piece, nodes_.own()), operand(piece, b_.rank()), own, own + 1, true,
                      false);
-    if (piece + tuning_.slots < tuning_.pieces) {
-      b_.publish(kRead, piece + 1);
-    }
+    publish_read(b_, tuning_, piece);
     for (std::uint32_t step = 1; step < nodes_.count(); ++step) {
       const std::uint32_t node = nodes_.after(step);
       b_.recv(nodes_.rank_at(node, nodes_.carrier(node, b_.rank())), sum(piece, node), own,
               own + 1);
     }
-    b_.reduce_units(Builder::output(piece), sum(piece, 0), nodes_.count(), kNoOwn, own, own + 1,
-                    true);
+    b_.reduce_units(Builder::output(piece), sum(piece, 0), nodes_.count(), kNoOwnOperand, own,
+                    own + 1, true);
   }
 
   const Nodes nodes_;

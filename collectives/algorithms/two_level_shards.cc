@@ -1,19 +1,17 @@
 #include <bit>
 #include <cstdint>
 
+#include "collectives/algorithms/mapped_pieces.h"
 #include "collectives/algorithms/two_level_cross.h"
 
 namespace isthmus {
 
 namespace {
 
-constexpr std::uint8_t kStaged = 1;
-constexpr std::uint8_t kRead = 2;
-
-// lanes_reduce_shards, step by step: lanes_all_reduce whose results stay with their lanes. Local
-// rank l reduces piece by piece shard l within its node, and `Cross` (see Lanes) combines it with
-// the counterparts' of the other nodes while the next piece is reduced. Staging holds `slots`
-// pieces of every shard but the own one, which is read where it lies.
+// exchange_ and halving_reduce_shards, step by step: lanes_all_reduce whose results stay with their
+// lanes. Local rank l reduces piece by piece shard l within its node, and `Cross` (see Lanes)
+// combines it with the counterparts' of the other nodes while the next piece is reduced. Staging
+// holds `slots` pieces of every shard but the own one, which is read where it lies.
 template <typename Cross>
 class Shards {
  public:
@@ -24,13 +22,9 @@ class Shards {
   }
 
   Result<Schedule> build() {
-    std::uint32_t staged = 0;
-    for (std::uint32_t piece = 0; piece < tuning_.pieces; ++piece) {
-      for (; staged < tuning_.pieces && staged <= piece + tuning_.lead; ++staged) {
-        stage(staged);
-      }
-      reduce(piece);
-    }
+    stage_ahead(
+        tuning_, [this](std::uint32_t piece) { stage(piece); },
+        [this](std::uint32_t piece) { reduce(piece); });
     return b_.build();
   }
 
@@ -51,25 +45,21 @@ class Shards {
   }
 
   void stage(std::uint32_t piece) {
-    if (piece >= tuning_.slots) {
-      b_.await_all(kRead, piece - tuning_.slots + 1);
-    }
+    await_slot(b_, tuning_, piece);
     for (std::uint32_t step = 1; step < b_.locals(); ++step) {
       const std::uint32_t shard = (b_.local() + step) % b_.locals();
       const std::uint32_t first = mark(shard, piece);
       b_.copy(operand(piece, shard), Builder::input(first), first, first + cross_.parts());
     }
-    b_.publish(piece == 0 ? kAnnounceLine : kStaged, piece + 1);
+    publish_staged(b_, piece);
   }
 
   void reduce(std::uint32_t piece) {
-    b_.await_all(piece == 0 ? kAnnounceLine : kStaged, piece + 1);
+    await_staged(b_, piece);
     const std::uint32_t first = mark(b_.local(), piece);
     const std::uint32_t base = tuning_.slot(piece) * cross_.units();
     cross_.run(b_, operand(piece, b_.local()), first, base);
-    if (piece + tuning_.slots < tuning_.pieces) {
-      b_.publish(kRead, piece + 1);
-    }
+    publish_read(b_, tuning_, piece);
     b_.copy(Builder::output(piece * cross_.parts()), Builder::scratch(base + cross_.result()),
             first, first + cross_.parts());
   }

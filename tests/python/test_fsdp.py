@@ -51,8 +51,8 @@ def hybrid_equals_native(dtype: str, factor: float | None) -> str:
     return fused.numpy().tobytes().hex()
 
 
-def only_the_last_micro_batch_crosses() -> int:
-    """Bytes that this rank sent to the other node while gradients were only collected."""
+def only_the_last_micro_batch_crosses() -> None:
+    """While gradients are only collected, nothing is reduced over all ranks."""
     from torch.distributed.device_mesh import init_device_mesh
 
     from isthmus.fsdp import hybrid_shard
@@ -73,7 +73,6 @@ def only_the_last_micro_batch_crosses() -> int:
     for grad in (model.weight.grad, model.bias.grad):
         whole = grad.full_tensor()
         assert torch.equal(whole, torch.full_like(whole, 6.0)), "three micro-batches of two rows"
-    return before
 
 
 def what_does_not_fit() -> None:

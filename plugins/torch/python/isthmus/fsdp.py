@@ -6,6 +6,8 @@ piece crosses between the nodes, the next is reduced inside them. Natively a red
 before the all-reduce begins.
 """
 
+import functools
+
 import torch
 from torch import distributed
 from torch.distributed.fsdp import fully_shard
@@ -53,10 +55,10 @@ def hybrid_shard(module, mesh, **kwargs):
             "isthmus.fsdp.hybrid_shard takes a mesh whose ranks grow along its rows, as those of "
             f"init_device_mesh do; this one has {ranks}."
         )
-    everyone = _group_of(mesh, ranks)
     names = mesh.mesh_dim_names
     if names is None:
         raise ValueError("isthmus.fsdp.hybrid_shard takes a mesh whose dimensions have names.")
+    everyone = _group_of(ranks)
     module = fully_shard(module, mesh=mesh[names[1]], **kwargs)
     part = module._get_fsdp_state()._fsdp_param_group
     if part is not None:
@@ -64,16 +66,16 @@ def hybrid_shard(module, mesh, **kwargs):
     return module
 
 
-def _group_of(mesh, ranks):
-    """The group of all ranks of a mesh, one for every mesh of the same ranks."""
+def _group_of(ranks):
+    """The group of these ranks, one for every mesh of them as long as the default group lives."""
     world = distributed.group.WORLD
     if ranks == distributed.get_process_group_ranks(world):
         group = world
     else:
-        group = _groups.get(tuple(ranks))
-        if group is None:
+        of_world, group = _groups.get(tuple(ranks), (None, None))
+        if of_world is not world:
             group = distributed.new_group(ranks, use_local_synchronization=True)
-            _groups[tuple(ranks)] = group
+            _groups[tuple(ranks)] = (world, group)
     isthmus._backend(group, "fsdp.hybrid_shard")
     return group
 
@@ -81,6 +83,7 @@ def _group_of(mesh, ranks):
 _groups = {}
 
 
+@functools.cache
 def _fused():
     """The class needs torch's base class, which releases before 2.9 do not have."""
     from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
