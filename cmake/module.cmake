@@ -50,12 +50,29 @@ function(isthmus_module name)
   set_property(GLOBAL APPEND PROPERTY ISTHMUS_MODULES isthmus_${name})
 endfunction()
 
-# isthmus_tests(FOLDER LABEL label DEPS module... [TIMEOUT seconds])
+# Sets RESULT to whether a test is one of those that run several threads, and fails when it starts
+# threads and is not.
+function(isthmus_is_threaded result source threaded)
+  get_filename_component(stem ${source} NAME_WE)
+  if(threaded STREQUAL "ALL" OR stem IN_LIST threaded)
+    set(${result} TRUE PARENT_SCOPE)
+    return()
+  endif()
+  file(STRINGS ${source} starts REGEX "std::j?thread[ ({>]" LIMIT_COUNT 1)
+  if(starts)
+    message(FATAL_ERROR "${source} starts threads: add ${stem} to THREADED in tests/CMakeLists.txt, "
+                        "so that the thread sanitizer sees it")
+  endif()
+  set(${result} FALSE PARENT_SCOPE)
+endfunction()
+
+# isthmus_tests(FOLDER LABEL label DEPS module... [TIMEOUT seconds] [THREADED stem... | ALL])
 #
 # Every tests/FOLDER/*_test.cc becomes one program and one CTest entry (GoogleTest). Exit code 77
-# counts as skipped; sanitizers get four times the time.
+# counts as skipped; sanitizers get four times the time. THREADED names those that run several
+# threads: the thread sanitizer's build has no others.
 function(isthmus_tests folder)
-  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "DEPS;THREADED" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -65,6 +82,10 @@ function(isthmus_tests folder)
   file(GLOB tests CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*_test.cc")
   foreach(source ${tests})
     get_filename_component(stem ${source} NAME_WE)
+    isthmus_is_threaded(threaded ${source} "${ARG_THREADED}")
+    if(ISTHMUS_SANITIZE STREQUAL "thread" AND NOT threaded)
+      continue()
+    endif()
     set(target ${folder}_${stem})
     string(REPLACE "/" "_" target ${target})
     add_executable(${target} ${source})

@@ -40,7 +40,7 @@ clang_tidy() {
     --files "$TIDY"
 }
 
-# The thread sanitizer's preset leaves out the kernels' tests: one thread, and minutes of arithmetic.
+# The thread sanitizer's preset builds only the tests that run several threads: see tests/CMakeLists.txt.
 sanitized() {
   configure "$1" && cmake --build --preset "$1" -j "$JOBS" -- --quiet && ctest --preset "$1"
 }
