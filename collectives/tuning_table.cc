@@ -126,6 +126,17 @@ TunedRanks ranks_from(const Json& json) {
   return out;
 }
 
+LinkClass link_from(const Json& json) {
+  const LinkClass out = {json.at("alpha_us").get<double>(),
+                         json.at("beta_us_per_mib").get<double>()};
+  for (const double cost : {out.alpha_us, out.beta_us_per_mib}) {
+    if (!std::isfinite(cost) || cost < 0.0) {
+      throw std::invalid_argument("the costs between nodes make no sense");
+    }
+  }
+  return out;
+}
+
 const TunedAlgorithm* find(const TunedRanks& tuned, OpKind op, std::string_view name) {
   const auto found = std::find_if(tuned.algorithms.begin(), tuned.algorithms.end(),
                                   [&](const TunedAlgorithm& algorithm) {
@@ -196,6 +207,10 @@ std::string TuningTable::to_json(int indent) const {
   for (const TunedRanks& tuned : ranks) {
     out["ranks"].push_back(ranks_json(tuned));
   }
+  if (between) {
+    out["between"] = {{"alpha_us", between->alpha_us},
+                      {"beta_us_per_mib", between->beta_us_per_mib}};
+  }
   return out.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -219,12 +234,17 @@ Result<TuningTable> TuningTable::from_json(std::string_view text) {
     out.machine.l2_bytes = machine.at("l2_bytes").get<std::size_t>();
     out.machine.l3_bytes = machine.at("l3_bytes").get<std::size_t>();
     const Json& ranks = json.at("ranks");
-    if (!ranks.is_array() || ranks.empty() || ranks.size() > kRanksMax) {
-      return malformed(
-          fmt::format("it lists {} numbers of ranks, expected 1 to {}", ranks.size(), kRanksMax));
+    const bool between = json.contains("between");
+    const std::size_t least = between ? 0 : 1;
+    if (!ranks.is_array() || ranks.size() < least || ranks.size() > kRanksMax) {
+      return malformed(fmt::format("it lists {} numbers of ranks, expected {} to {}", ranks.size(),
+                                   least, kRanksMax));
     }
     for (const Json& tuned : ranks) {
       out.ranks.push_back(ranks_from(tuned));
+    }
+    if (between) {
+      out.between = link_from(json.at("between"));
     }
     return out;
   } catch (const std::exception& error) {

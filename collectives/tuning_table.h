@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "schedule/operation.h"
 #include "topology/machine_key.h"
 #include "topology/node_costs.h"
+#include "topology/topology.h"
 
 namespace isthmus {
 
@@ -60,6 +62,8 @@ struct TuningTable {
   std::string version;  // of isthmus: factors hold for its estimates
   MachineKey machine;
   std::vector<TunedRanks> ranks;
+  // A message between two nodes, if it was measured: by a job on several.
+  std::optional<LinkClass> between;
 
   // The part for a group with so many ranks on a node: measured with ranks that share processors
   // as these do, or not as these do not; of those the nearest number of ranks. Null when there is

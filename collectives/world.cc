@@ -302,6 +302,9 @@ std::shared_ptr<const TunedRanks> World::Impl::tune(Topology* topology) const {
   NodeCosts costs = tuned == nullptr ? NodeCosts() : tuned->costs;
   costs.sharing = sharing_;
   topology->set_node_costs(costs);
+  if (tuning_ != nullptr && tuning_->between) {
+    topology->set_between(*tuning_->between);
+  }
   return std::shared_ptr<const TunedRanks>(tuning_, tuned);
 }
 

@@ -35,6 +35,7 @@ TuningTable table() {
   out.version = std::string(kVersion);
   out.machine = MachineKey::read();
   out.ranks = {part(2, 1.0), part(8, 1.0), part(8, 4.0)};
+  out.between = LinkClass{21.5, 84.0};
   return out;
 }
 
@@ -46,6 +47,19 @@ TEST(TuningTableTest, RoundTrip) {
     EXPECT_EQ(*again, one);
   }
   EXPECT_EQ(one.to_json().find('\n'), std::string::npos);
+}
+
+// Nodes without each other say nothing of what is between, and a table may say only that.
+TEST(TuningTableTest, EitherPartMayBeMissing) {
+  TuningTable inside = table();
+  inside.between.reset();
+  EXPECT_EQ(TuningTable::from_json(inside.to_json()).value(), inside);
+  TuningTable between = table();
+  between.ranks.clear();
+  EXPECT_EQ(TuningTable::from_json(between.to_json()).value(), between);
+  EXPECT_EQ(between.nearest(2, 1.0), nullptr);
+  between.between.reset();
+  EXPECT_FALSE(TuningTable::from_json(between.to_json()).ok());
 }
 
 TEST(TuningTableTest, RefusesNonsense) {
@@ -63,6 +77,7 @@ TEST(TuningTableTest, RefusesNonsense) {
         with("\"flag_us\":0.25", "\"flag_us\":-1"), with("\"flag_us\":0.25", "\"flag_us\":\"x\""),
         with("16384.0", "99999999999.0"), with("\"ranks_per_processor\":1.0", "\"sharing\":1.0"),
         with("all_reduce", "no_operation"), with("[768,2.0,1.5]", "[48,2.0,1.5]"),
+        with("\"alpha_us\":21.5", "\"alpha_us\":-1"), with("\"alpha_us\":21.5", "\"alpha\":1"),
         with("[768,2.0,1.5]", "[768,2.0,0.0]"), with("[768,2.0,1.5]", "[768,2.0]"),
         std::string(TuningTable::kTextBytesMax + 1, ' ')}) {
     const Result<TuningTable> got = TuningTable::from_json(text);

@@ -10,6 +10,7 @@
 
 #include "base/temp_folder.h"
 #include "base/version.h"
+#include "collectives/select.h"
 #include "collectives/tuning_table.h"
 #include "tests/multiprocess/ranks.h"
 
@@ -43,9 +44,11 @@ class Tuning : public ::testing::Test {
   }
 
   // Every rank's exit code says that it chose `expected` (empty: anything) and the sum was right.
-  static std::vector<int> codes(std::vector<std::string> files, const std::string& expected) {
+  static std::vector<int> codes(std::vector<std::string> files, const std::string& expected,
+                                std::vector<std::string> nodes = {}) {
     Ranks::Options options;
     options.size = static_cast<int>(files.size());
+    options.node_ids = std::move(nodes);
     options.tune_files = std::move(files);
     Ranks ranks(options, [&](World& world) {
       std::vector<float> data(kCount, static_cast<float>(world.rank() + 1));
@@ -75,6 +78,25 @@ TEST_F(Tuning, RankZeroDecidesForAll) {
   const std::vector<int> right(3, 0);
   EXPECT_EQ(codes({flat, slice, "none"}, "flat_all_reduce"), right);
   EXPECT_EQ(codes({slice, flat, flat}, "slice_all_reduce"), right);
+}
+
+// Where a message costs much and a byte little, few messages are the fastest, and the reverse.
+TEST_F(Tuning, NodesGoByWhatIsMeasuredBetweenThem) {
+  Topology topology = Topology::grid(4, 1);
+  std::vector<std::string> picked;
+  for (const LinkClass link : {LinkClass{5000.0, 1.0}, LinkClass{1.0, 5000.0}}) {
+    topology.set_between(link);
+    const Payload payload = {.bytes = kCount * sizeof(float)};
+    picked.emplace_back(
+        select_algorithm(topology, OpKind::kAllReduce, payload, "").value().algorithm->name);
+    TuningTable table = TuningTable::from_json(table_with("flat_all_reduce")).value();
+    table.ranks.clear();
+    table.between = link;
+    const std::string path = file(picked.back().c_str(), table.to_json());
+    EXPECT_EQ(codes({path, "none", "none", "none"}, picked.back(), {"a", "b", "c", "d"}),
+              std::vector<int>(4, 0));
+  }
+  EXPECT_NE(picked[0], picked[1]);
 }
 
 TEST_F(Tuning, WhatCannotBeUsedChangesNothing) {

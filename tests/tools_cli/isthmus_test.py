@@ -210,25 +210,52 @@ class Isthmus(unittest.TestCase):
             self.assertIn('node.ranks: expected a number of ranks from 1 to 1048576, got "four"',
                           refused.stderr)
 
-    def test_info_save_of_a_job(self):
-        with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
-            path = pathlib.Path(folder, "cluster.json")
+    def job(self, nodes, *arguments, **env):
+        """Runs the command as one rank for each letter of nodes, on the node of that name: what
+        rank 0 printed, and what all said."""
+        with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
-            free.close()
-            ranks = [subprocess.Popen(
-                [COMMAND, "info", "--save", str(path)], stderr=subprocess.PIPE, text=True,
-                env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3", "MASTER_PORT": port,
-                     "MASTER_ADDR": "127.0.0.1", "ISTHMUS_NODE_ID": "aab"[rank]})
-                     for rank in range(3)]
-            for rank in ranks:
-                _, errors = rank.communicate(timeout=LIMIT_S)
-                self.assertEqual(rank.returncode, 0, errors)
+        ranks = [subprocess.Popen(
+            [COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(len(nodes)),
+                 "MASTER_PORT": port, "MASTER_ADDR": "127.0.0.1", "ISTHMUS_NODE_ID": node, **env})
+                 for rank, node in enumerate(nodes)]
+        said = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
+        return [rank.returncode for rank in ranks], said[0][0], [errors for _, errors in said]
+
+    def test_info_save_of_a_job(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "cluster.json")
+            codes, _, errors = self.job("aab", "info", "--save", str(path))
+            self.assertEqual(codes, [0, 0, 0], errors)
             told = json.loads(path.read_text())
             self.assertEqual([node["ranks"] for node in told["nodes"]], [2, 1])
             self.assertTrue(all(node["name"] for node in told["nodes"]))
             self.assertGreater(told["between"]["alpha_us"], 0)
             self.ended(run("schedule", "simulate", "all_reduce", "--topology", str(path)))
+
+    def test_tune_of_a_job_measures_between_its_nodes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "table.json")
+            env = {"ISTHMUS_TUNE_FILE": str(path)}
+            codes, printed, errors = self.job("ab", "tune", "--json", **env)
+            self.assertEqual(codes, [0, 0], errors)
+            between = json.loads(printed)["between"]
+            self.assertGreater(between["alpha_us"], 0)
+            self.assertGreater(between["beta_us_per_mib"], 0)
+            # What is inside is added; what is between stays, and is what a choice goes by.
+            self.ended(run("tune", "--ranks", "2", env=env))
+            table = json.loads(path.read_text())
+            self.assertEqual(table["between"], between)
+            self.assertEqual([part["ranks"] for part in table["ranks"]], [2])
+            told = run("schedule", "explain", "all_reduce", "--nodes", "2", env=env)
+            self.assertIn("between nodes measured as well", told.stdout)
+            self.assertIn(f"{between['alpha_us']:.0f} us a message", told.stdout)
+            codes, _, errors = self.job("aa", "tune", **env)
+            self.assertEqual(codes, [1, 1])
+            for said in errors:
+                self.assertIn("all 2 ranks of this job share a node", said)
 
     def test_doctor(self):
         result = run("doctor")

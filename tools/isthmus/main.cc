@@ -196,7 +196,9 @@ void add_save(CLI::App* sub, InfoOptions* info) {
 
 void add_tune(CLI::App* app, TuneOptions* options, Chosen* chosen) {
   CLI::App* tune = add_command(
-      app, "tune", "measure this machine (seconds), so that isthmus picks the fastest algorithms",
+      app, "tune",
+      "measure this machine (seconds), or, started as the ranks of a job, the link between its "
+      "nodes, so that isthmus picks the fastest algorithms",
       [options] { return run_tune(*options); }, chosen);
   tune->add_option("--ranks", options->ranks,
                    "numbers of ranks on this machine, with commas (default: 2, 4, ... up to its "

@@ -83,11 +83,6 @@ Result<NodeView> view_of(const ScheduleOptions& options) {
   NodeView view;
   ISTHMUS_ASSIGN(view.topology, grid_of(options));
   const int locals = view.topology.locals_max();
-  if (view.topology.nodes() > 1) {
-    view.costs_from =
-        "built in: nothing is known of other nodes from here (--topology FILE says it)";
-    return view;
-  }
   NodeCosts costs;
   costs.sharing = ranks_per_processor(locals);
   const std::string path = tuning_path();
@@ -115,6 +110,15 @@ Result<NodeView> view_of(const ScheduleOptions& options) {
     view.costs_from = fmt::format("built in: {}", table.error().message);
   }
   view.topology.set_node_costs(costs);
+  if (view.topology.nodes() > 1) {
+    const bool measured = table.ok() && table->between.has_value();
+    if (measured) {
+      view.topology.set_between(*table->between);
+    }
+    view.costs_from += measured ? "; between nodes measured as well"
+                                : "; between nodes built in: `isthmus tune` as the ranks of a job "
+                                  "measures it, --topology FILE says it";
+  }
   return view;
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,8 +15,10 @@
 #include "base/version.h"
 #include "collectives/select.h"
 #include "collectives/tuning_table.h"
+#include "collectives/world.h"
 #include "tools/command_line/command_line.h"
 #include "tools/isthmus/commands.h"
+#include "tools/isthmus/link_probe.h"
 #include "tools/isthmus/node_view.h"
 #include "tools/isthmus/tune_check.h"
 #include "tools/isthmus/tune_rank.h"
@@ -82,11 +85,15 @@ Result<TunedRanks> measure(int ranks, std::size_t part, const Progress& progress
   return std::move(table.ranks.front());
 }
 
-// What an earlier call measured with other numbers of ranks on this machine stays.
+// What an earlier call measured with other numbers of ranks on this machine, or between nodes,
+// stays.
 void keep_others(const std::string& path, TuningTable* table) {
   const Result<TuningTable> before = read_tuning(path);
   if (!before.ok()) {
     return;
+  }
+  if (!table->between) {
+    table->between = before->between;
   }
   for (const TunedRanks& old : before->ranks) {
     const bool again =
@@ -165,6 +172,62 @@ int say(const Error& error) {
   return kExitFailed;
 }
 
+TuningTable empty_table() {
+  TuningTable table;
+  table.version = std::string(kVersion);
+  table.machine = MachineKey::read();
+  return table;
+}
+
+// Writes the table and says who will choose by it.
+int save(const TuneOptions& options, const std::string& path, TuningTable* table) {
+  keep_others(path, table);
+  const std::string text = table->to_json(1) + "\n";
+  if (const Status written = write_file(path, text); !written.ok()) {
+    return say(written.error());
+  }
+  if (options.json) {
+    fmt::print("{}", text);
+  }
+  fmt::print(options.json ? stderr : stdout,
+             "wrote {}: jobs whose rank 0 runs on this machine ({}) choose by it{}\n", path,
+             table->machine.text(),
+             options.output.empty()
+                 ? ""
+                 : fmt::format(" when ISTHMUS_TUNE_FILE={} is in its environment", path));
+  return 0;
+}
+
+// Started as the ranks of a job: what a message between its nodes costs. Rank 0 writes.
+int tune_between(const TuneOptions& options, const std::string& path) {
+  const Result<std::unique_ptr<World>> world = World::from_launcher();
+  if (!world.ok()) {
+    return say(world.error());
+  }
+  Communicator& group = (*world)->communicator();
+  if (group.topology().nodes() < 2) {
+    return say({.code = Code::kInvalidArgument,
+                .message = fmt::format("all {} ranks of this job share a node: a job measures what "
+                                       "is between nodes; without one, `isthmus tune` measures "
+                                       "what is inside",
+                                       group.size())});
+  }
+  const Result<LinkClass> link = probe_between(group);
+  int code = link.ok() ? 0 : say(link.error());
+  if (link.ok() && group.rank() == 0) {
+    TuningTable table = empty_table();
+    table.between = *link;
+    if (!options.json) {
+      fmt::print("between nodes: {:.1f} us a message, {:.1f} us a MiB\n", link->alpha_us,
+                 link->beta_us_per_mib);
+    }
+    code = save(options, path, &table);
+  }
+  // No rank leaves while another still measures.
+  const Status together = group.barrier();
+  return together.ok() ? code : say(together.error());
+}
+
 }  // namespace
 
 int run_tune(const TuneOptions& options) {
@@ -179,12 +242,18 @@ int run_tune(const TuneOptions& options) {
     const Result<TuningTable> table = read_tuning(path);
     return table.ok() ? run_tune_check(*table, options.ranks, options.json) : say(table.error());
   }
+  const Result<WorldOptions> launched = options_from_launcher();
+  if (launched.ok() && launched->size > 1) {
+    if (!options.ranks.empty()) {
+      fmt::print(stderr, "isthmus tune: the job says how many ranks there are: --ranks cannot\n");
+      return kExitUsage;
+    }
+    return tune_between(options, path);
+  }
   std::vector<int> counts = options.ranks.empty() ? usual_ranks() : options.ranks;
   std::sort(counts.begin(), counts.end());
   counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
-  TuningTable table;
-  table.version = std::string(kVersion);
-  table.machine = MachineKey::read();
+  TuningTable table = empty_table();
   warn_of_load();
   const Progress progress(counts.size(), options.json);
   for (std::size_t part = 0; part < counts.size(); ++part) {
@@ -198,21 +267,7 @@ int run_tune(const TuneOptions& options) {
     }
     table.ranks.push_back(std::move(tuned).value());
   }
-  keep_others(path, &table);
-  const std::string text = table.to_json(1) + "\n";
-  if (const Status written = write_file(path, text); !written.ok()) {
-    return say(written.error());
-  }
-  if (options.json) {
-    fmt::print("{}", text);
-  }
-  fmt::print(options.json ? stderr : stdout,
-             "wrote {}: jobs whose rank 0 runs on this machine ({}) choose by it{}\n", path,
-             table.machine.text(),
-             options.output.empty()
-                 ? ""
-                 : fmt::format(" when ISTHMUS_TUNE_FILE={} is in its environment", path));
-  return 0;
+  return save(options, path, &table);
 }
 
 }  // namespace isthmus

@@ -1,0 +1,14 @@
+#pragma once
+
+#include "base/result.h"
+#include "collectives/communicator.h"
+#include "topology/topology.h"
+
+namespace isthmus {
+
+// Measures a message between the first two nodes of a group while its other ranks are idle: alpha
+// from 8 bytes there and back, beta from 4 MiB, medians. All ranks call it and get the same. The
+// group has two nodes and more.
+Result<LinkClass> probe_between(Communicator& group);
+
+}  // namespace isthmus
