@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make long`: what takes longer than a change should wait for; more than an hour on 2 cores.
-#   STAGES="name..."  runs only these: pip torch wheels python engines multiprocess determinism soak kills rails shaped clang
+#   STAGES="name..."  runs only these: pip torch wheels python engines multiprocess determinism soak kills rails shaped clang tidy
 #   SOAK_S            seconds of each of the four soaks (default 90)
 #   REPEAT            how often each multi-process test runs (default 10)
 #   JOBS              compilers at once (default 2)
@@ -9,7 +9,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 source tools/stages.sh
 readonly JOBS=${JOBS:-2} SOAK_S=${SOAK_S:-90} REPEAT=${REPEAT:-10}
-readonly STAGES=${STAGES:-pip torch wheels python engines multiprocess determinism soak kills rails shaped clang}
+readonly STAGES=${STAGES:-pip torch wheels python engines multiprocess determinism soak kills rails shaped clang tidy}
 readonly PYTHON=${PYTHON:-.venv/bin/python}
 readonly KILLS=10
 
@@ -82,9 +82,11 @@ wanted pip && stage "pip installs" env PYTHON="$PYTHON" tests/long/pip_installs.
 wanted torch && stage "releases of torch" tools/torch_matrix.sh
 wanted wheels && stage "a wheel for two releases of torch" env PYTHON="$PYTHON" tests/long/wheels.sh
 wanted clang && stage "clang" clang
+wanted tidy && stage "clang-tidy with the analyzer" \
+  env STAGES=clang-tidy TIDY=all ANALYZER=on tools/check.sh
 wanted shaped && stage "shaped table" env PYTHON="$PYTHON" tests/long/shaped_table.sh
 if ((passed + failed + skipped == 0)); then
-  echo "long: STAGES='$STAGES' names no stage of: pip torch wheels python engines multiprocess determinism soak kills rails shaped clang" >&2
+  echo "long: STAGES='$STAGES' names no stage of: pip torch wheels python engines multiprocess determinism soak kills rails shaped clang tidy" >&2
   exit 2
 fi
 summary long
