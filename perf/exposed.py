@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """What communication adds to a training step: a parallel strategy's step less its local step.
 
-    perf/exposed.py [--ranks 2,4] [--cases ddp,fsdp2,hsdp] [--rounds 5] [--json FILE]
+    perf/exposed.py [--ranks 2,4] [--cases ddp,ddp_views,fsdp2,hsdp] [--rounds 5] [--json FILE]
 
 A transformer of 59 million parameters trains on this machine, two compute threads over all ranks.
 In a round every backend runs once, in turn: gloo, isthmus as it comes, isthmus with
 ISTHMUS_GROUP_MEMORY=1, and torch's own "fake", which moves nothing: what is left then is what the
 strategy itself costs (DDP copies every gradient into its bucket and back): no backend can have
-less. In a run a step without communication and a step with it take turns, and
-all ranks begin each together; exposed time is the median of their differences, of the slowest
-rank. The table has medians over the rounds with half the distance of the extremes.
+less, unless gradients are views of the buckets. ISTHMUS_GROUP_MEMORY=1 makes them so; in the case
+ddp_views every backend has them. In a run a step without communication and a step with it take
+turns, and all ranks begin each together; exposed time is the median of their differences, of the
+slowest rank. The table has medians over the rounds with half the distance of the extremes.
 """
 
 import argparse
@@ -37,7 +38,7 @@ def parse():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ranks", default="2,4", help="numbers of ranks (default 2,4)")
-    parser.add_argument("--cases", default="ddp,fsdp2,hsdp", help="hsdp: from 4 ranks on")
+    parser.add_argument("--cases", default="ddp,ddp_views,fsdp2,hsdp", help="hsdp: from 4 ranks on")
     parser.add_argument("--rounds", type=int, default=5, help="default 5")
     parser.add_argument("--steps", type=int, default=6, help="of a run, after one that warms up")
     parser.add_argument("--batch", type=int, default=8, help="sequences over all ranks (default 8)")
@@ -89,8 +90,9 @@ def wrapped(case, ranks):
     from torch.nn.parallel import DistributedDataParallel
 
     bare = model()
-    if case == "ddp":
-        ddp = DistributedDataParallel(bare, bucket_cap_mb=4)
+    if case.startswith("ddp"):
+        views = {"gradient_as_bucket_view": True} if case == "ddp_views" else {}
+        ddp = DistributedDataParallel(bare, bucket_cap_mb=4, **views)
         if distributed.get_backend() == "fake":  # has no result to wait for
             ddp.register_comm_hook(None, lambda _, bucket: averaged(bucket.buffer(), ranks))
         return ddp

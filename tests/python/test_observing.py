@@ -306,12 +306,18 @@ def models_with_memory_of_the_group_unasked() -> None:
     gloo = DistributedDataParallel(
         torch.nn.Linear(8, 8), process_group=dist.new_group(backend="gloo")
     )
+    copied = DistributedDataParallel(torch.nn.Linear(32, 32), gradient_as_bucket_view=False)
     own.set_allocate_memory_from_process_group_for_comm(True)
     chosen = own._get_fsdp_state()._fsdp_param_group._all_gather_comm
-    for model, width in ((ddp, 96), (fsdp2, 64), (own, 64), (gloo, 8)):
+    for model, width in ((ddp, 96), (fsdp2, 64), (own, 64), (gloo, 8), (copied, 32)):
         for _ in range(2):
+            model.zero_grad()
             model(torch.ones(4, width)).square().mean().backward()
     assert seen[-1], "not even when the buckets were rebuilt"
+    assert _backend().mapped(ddp.module.weight.grad), "gradients lie in the buckets"
+    for untouched in (gloo, copied):
+        assert not _backend().mapped(untouched.module.weight.grad)
+        assert not untouched.gradient_as_bucket_view
     part = fsdp2._get_fsdp_state()._fsdp_param_group
     given = part._all_gather_comm.allocate([100], dtype=torch.float32, device=_CPU)
     assert _backend().mapped(given)

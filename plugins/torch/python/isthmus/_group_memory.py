@@ -4,6 +4,7 @@ Changes the classes of torch only where ISTHMUS_GROUP_MEMORY=1 asks for it, and 
 """
 
 import functools
+import inspect
 import sys
 
 import torch
@@ -48,15 +49,29 @@ def adopt():
 
 def _adopt_ddp():
     wrap = DistributedDataParallel.__init__
+    signature = inspect.signature(wrap)
 
     @functools.wraps(wrap)
     def wrap_there(self, *inputs, **kwargs):
+        # Gradients that lie in the buckets are not copied there and back, which costs more than
+        # the reduction. What the program says itself stays.
+        given = signature.bind_partial(self, *inputs, **kwargs).arguments
+        if "gradient_as_bucket_view" not in given and _is_ours(given):
+            kwargs["gradient_as_bucket_view"] = True
         wrap(self, *inputs, **kwargs)
         backend = _ours(self.process_group)
         if backend is not None and self.device_type == "cpu":
             _rebuild_buckets_there(self, backend)
 
     DistributedDataParallel.__init__ = wrap_there
+
+
+def _is_ours(given):
+    """Whether DDP of these arguments reduces CPU gradients over isthmus."""
+    module, mesh = given.get("module"), given.get("device_mesh")
+    if module is None or any(each.device.type != "cpu" for each in module.parameters()):
+        return False
+    return _ours(mesh.get_group() if mesh is not None else given.get("process_group")) is not None
 
 
 def _adopt_fsdp2():
