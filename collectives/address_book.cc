@@ -1,6 +1,8 @@
 #include "collectives/address_book.h"
 
 #include <charconv>
+#include <map>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -59,10 +61,55 @@ std::string card_key(const std::string& prefix, int rank) {
   return fmt::format("{}card/{}", prefix, rank);
 }
 
+// Whether a rank can be in a world with rank 0.
+Status agrees(const RankCard& card, const RankCard& mine) {
+  if (card.version != mine.version) {
+    return Error{
+        .code = Code::kProtocol,
+        .culprit = card.rank,
+        .message = fmt::format("rank {} runs isthmus {}, rank {} runs {}: install the same "
+                               "version everywhere",
+                               card.rank, card.version, mine.rank, mine.version)};
+  }
+  if (card.config_hash != mine.config_hash) {
+    return Error{
+        .code = Code::kMismatch,
+        .culprit = card.rank,
+        .message = fmt::format("rank {} and rank {} have different ISTHMUS_ALGO, "
+                               "ISTHMUS_STAGING_MB, ISTHMUS_SHM, ISTHMUS_HEAP_GB or "
+                               "ISTHMUS_DETERMINISTIC: export the same values to all ranks",
+                               card.rank, mine.rank)};
+  }
+  return {};
+}
+
+// Which rack each node is in, by what its ranks say.
+class NodeRacks {
+ public:
+  // Fails where another rank of the node said otherwise.
+  Status add(const RankCard& card) {
+    const auto [at, is_new] = said_.try_emplace(card.node.hash(), std::pair(card.rank, card.rack));
+    const auto& [rank, rack] = at->second;
+    if (!is_new && rack != card.rack) {
+      return Error{
+          .code = Code::kMismatch,
+          .culprit = card.rank,
+          .message = fmt::format("rank {} and rank {} share a node, but ISTHMUS_RACK_ID is "
+                                 "'{}' and '{}': export one value to all ranks of a node",
+                                 card.rank, rank, card.rack, rack)};
+    }
+    return {};
+  }
+
+ private:
+  std::map<std::uint64_t, std::pair<int, std::string>> said_;  // by which rank, and what
+};
+
 // Rank 0: collects all cards and checks that they agree.
 Result<std::string> collect(const RankCard& mine, const std::string& tuning, int ranks,
                             Rendezvous& store, const std::string& prefix, Deadline deadline) {
   json table = json::array();
+  NodeRacks racks;
   for (int rank = 0; rank < ranks; ++rank) {
     Result<std::string> text = rank == mine.rank ? Result<std::string>(mine.to_json())
                                                  : store.get(card_key(prefix, rank), deadline);
@@ -81,23 +128,8 @@ Result<std::string> collect(const RankCard& mine, const std::string& tuning, int
       return error;
     }
     ISTHMUS_ASSIGN(const RankCard card, RankCard::from_json(*text));
-    if (card.version != mine.version) {
-      return Error{
-          .code = Code::kProtocol,
-          .culprit = rank,
-          .message = fmt::format("rank {} runs isthmus {}, rank {} runs {}: install the same "
-                                 "version everywhere",
-                                 rank, card.version, mine.rank, mine.version)};
-    }
-    if (card.config_hash != mine.config_hash) {
-      return Error{
-          .code = Code::kMismatch,
-          .culprit = rank,
-          .message = fmt::format("rank {} and rank {} have different ISTHMUS_ALGO, "
-                                 "ISTHMUS_STAGING_MB, ISTHMUS_SHM, ISTHMUS_HEAP_GB or "
-                                 "ISTHMUS_DETERMINISTIC: export the same values to all ranks",
-                                 rank, mine.rank)};
-    }
+    ISTHMUS_TRY(agrees(card, mine));
+    ISTHMUS_TRY(racks.add(card));
     table.push_back(*text);
   }
   return json{{"cards", std::move(table)}, {"tuning", tuning}}.dump();
@@ -121,6 +153,7 @@ std::string RankCard::to_json() const {
                      {"ipc", fmt::format("{}", node.ipc_namespace)},
                      {"user", node.user},
                      {"node", node.override_id},
+                     {"rack", rack},
                      {"shm", node.shared_memory},
                      {"socket", shared_memory.socket_name},
                      {"token", fmt::format("{}", shared_memory.token)},
@@ -154,6 +187,7 @@ Result<RankCard> RankCard::from_json(std::string_view text) {
     out.node.ipc_namespace = number("ipc");
     out.node.user = card.at("user").get<std::uint32_t>();
     out.node.override_id = card.at("node").get<std::string>();
+    out.rack = card.at("rack").get<std::string>();
     out.node.shared_memory = card.at("shm").get<bool>();
     out.shared_memory = {.rank = out.rank,
                          .socket_name = card.at("socket").get<std::string>(),

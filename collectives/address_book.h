@@ -24,6 +24,7 @@ struct RankCard {
   std::string version;            // of isthmus: must be equal
   std::uint64_t config_hash = 0;  // of the variables that change schedules: must be equal
   NodeIdentity node;
+  std::string rack;  // ISTHMUS_RACK_ID: equal on all ranks of a node
   ShmNode::LocalPeer shared_memory;
   std::vector<std::byte> tcp;
   std::bitset<kProcessorsMax> processors;  // it may run on

@@ -118,6 +118,7 @@ class World::Impl : public std::enable_shared_from_this<World::Impl> {
   // Rank 0's, shared with the groups; null for none.
   std::shared_ptr<const TuningTable> tuning_;
   std::vector<std::uint64_t> node_of_;  // by world rank
+  std::vector<int> rack_of_;            // the same
   std::unique_ptr<ShmNode> node_;
   std::unique_ptr<ShmTransport> shm_;  // null where no other rank shares this one's memory
   std::unique_ptr<TcpTransport> tcp_;
@@ -141,6 +142,7 @@ Status World::Impl::open(RankCard* mine, std::uint64_t nonce, Deadline deadline)
   if (!options.node_id.empty()) {
     mine->node.override_id = options.node_id;
   }
+  mine->rack = options.rack_id.empty() ? env().RACK_ID : options.rack_id;
   mine->processors = own_processors();
   ShmNode::Options memory{.rank = options.rank,
                           .world_size = options.size,
@@ -196,8 +198,10 @@ void World::Impl::warn_of_fallback(const RankCard& mine) const {
 
 Status World::Impl::connect(const RankCard& mine, Deadline deadline) {
   std::vector<ShmNode::LocalPeer> locals;
+  std::map<std::string, int> racks;
   for (const RankCard& card : cards_) {
     const bool local = card.node == mine.node && mine.node.shared_memory;
+    rack_of_.push_back(racks.try_emplace(card.rack, static_cast<int>(racks.size())).first->second);
     // Ranks without shared memory are nodes of their own.
     node_of_.push_back(card.node.shared_memory
                            ? card.node.hash()
@@ -281,8 +285,10 @@ Status World::Impl::start(const WorldOptions& given, Rendezvous& store) {
 
 Result<Topology> World::Impl::restrict(std::span<const int> members) const {
   std::vector<int> nodes;
+  std::vector<int> racks;
   std::vector<std::uint64_t> seen;
   for (const int member : members) {
+    racks.push_back(rack_of_[static_cast<std::size_t>(member)]);
     const std::uint64_t node = node_of_[static_cast<std::size_t>(member)];
     const auto found = std::find(seen.begin(), seen.end(), node);
     nodes.push_back(static_cast<int>(found - seen.begin()));
@@ -290,7 +296,7 @@ Result<Topology> World::Impl::restrict(std::span<const int> members) const {
       seen.push_back(node);
     }
   }
-  ISTHMUS_ASSIGN(Topology topology, Topology::make(nodes));
+  ISTHMUS_ASSIGN(Topology topology, Topology::make(nodes, {}, racks));
   topology.set_pulls(topology.one_mapped_node() && node_->pulls(members));
   return topology;
 }
@@ -304,6 +310,7 @@ std::shared_ptr<const TunedRanks> World::Impl::tune(Topology* topology) const {
   topology->set_node_costs(costs);
   if (tuning_ != nullptr && tuning_->between) {
     topology->set_between(*tuning_->between);
+    topology->set_across(*tuning_->between);  // a rack's link is as wide as a node's
   }
   return std::shared_ptr<const TunedRanks>(tuning_, tuned);
 }

@@ -22,6 +22,7 @@ struct WorldOptions {
       incarnation;  // in every rendezvous key: restart count and a nonce that all ranks share
   std::int64_t timeout_ms = -1;  // default limit of operations; -1: ISTHMUS_TIMEOUT_S
   std::string node_id;           // as ISTHMUS_NODE_ID, for ranks as threads; empty: that variable
+  std::string rack_id;           // the same of ISTHMUS_RACK_ID
   bool tuned = true;             // false: built-in costs, whatever table there is
 };
 

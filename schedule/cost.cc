@@ -22,6 +22,24 @@ bool reads_peer(const Step& step, std::uint32_t local) {
   return others && step.src.local != local;
 }
 
+void add_message(const Step& step, std::uint32_t rank, const Topology& topology, std::size_t length,
+                 RankCost* cost) {
+  const int node = topology.node_of(static_cast<int>(rank));
+  const int other = topology.node_of(static_cast<int>(step.peer));
+  const std::size_t crosses = other != node ? length : 0;
+  const bool leaves_rack = topology.rack_of_node(other) != topology.rack_of_node(node);
+  const std::size_t across = leaves_rack ? length : 0;
+  if (step.kind == StepKind::kRecv) {
+    cost->bytes_neck_in += crosses;
+    cost->bytes_rack_in += across;
+    return;
+  }
+  ++cost->messages;
+  cost->bytes_sent += length;
+  cost->bytes_neck_out += crosses;
+  cost->bytes_rack_out += across;
+}
+
 }  // namespace
 
 double footprint_of(const Schedule& schedule, const Geometry& geometry) {
@@ -59,19 +77,12 @@ double RankWork::us(const Step& step, double bytes) const {
 
 RankCost cost_of(const Schedule& schedule, const Topology& topology, std::size_t bytes) {
   const Geometry geometry(schedule.partition, bytes);
-  const int node = topology.node_of(static_cast<int>(schedule.rank));
   const RankWork work(schedule, geometry, topology);
   RankCost cost;
   for (const Step& step : schedule.steps) {
     const std::size_t length = geometry.length(step.begin, step.end);
-    const bool message = step.kind == StepKind::kSend || step.kind == StepKind::kRecv;
-    const bool crosses = message && topology.node_of(static_cast<int>(step.peer)) != node;
-    if (step.kind == StepKind::kSend) {
-      ++cost.messages;
-      cost.bytes_sent += length;
-      cost.bytes_neck_out += crosses ? length : 0;
-    } else if (step.kind == StepKind::kRecv) {
-      cost.bytes_neck_in += crosses ? length : 0;
+    if (step.kind == StepKind::kSend || step.kind == StepKind::kRecv) {
+      add_message(step, schedule.rank, topology, length, &cost);
     } else if (step.kind == StepKind::kAwait) {
       cost.awaits += step.count > 0 ? 1U : 0U;
     } else if (step.kind == StepKind::kCopy) {
@@ -91,16 +102,25 @@ GroupCost cost_of(std::span<const Schedule> schedules, const Topology& topology,
   GroupCost cost;
   cost.neck_out.assign(static_cast<std::size_t>(topology.nodes()), 0);
   cost.neck_in.assign(static_cast<std::size_t>(topology.nodes()), 0);
+  cost.rack_out.assign(static_cast<std::size_t>(topology.racks()), 0);
+  cost.rack_in.assign(static_cast<std::size_t>(topology.racks()), 0);
   for (const Schedule& schedule : schedules) {
     cost.ranks.push_back(cost_of(schedule, topology, bytes));
     const auto node = static_cast<std::size_t>(topology.node_of(static_cast<int>(schedule.rank)));
     cost.neck_out[node] += cost.ranks.back().bytes_neck_out;
     cost.neck_in[node] += cost.ranks.back().bytes_neck_in;
+    const auto rack = static_cast<std::size_t>(topology.rack_of_node(static_cast<int>(node)));
+    cost.rack_out[rack] += cost.ranks.back().bytes_rack_out;
+    cost.rack_in[rack] += cost.ranks.back().bytes_rack_in;
     cost.bound_us = std::max(cost.bound_us, cost.ranks.back().core_us());
   }
   for (std::size_t node = 0; node < cost.neck_out.size(); ++node) {
     const auto busiest = static_cast<double>(std::max(cost.neck_out[node], cost.neck_in[node]));
     cost.bound_us = std::max(cost.bound_us, busiest / kMib * topology.between().beta_us_per_mib);
+  }
+  for (std::size_t rack = 0; rack < cost.rack_out.size(); ++rack) {
+    const auto busiest = static_cast<double>(std::max(cost.rack_out[rack], cost.rack_in[rack]));
+    cost.bound_us = std::max(cost.bound_us, busiest / kMib * topology.across().beta_us_per_mib);
   }
   return cost;
 }

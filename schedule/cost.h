@@ -16,6 +16,8 @@ struct RankCost {
   std::size_t bytes_sent = 0;      // in messages
   std::size_t bytes_neck_out = 0;  // of them, to other nodes
   std::size_t bytes_neck_in = 0;   // received from other nodes
+  std::size_t bytes_rack_out = 0;  // sent to other racks
+  std::size_t bytes_rack_in = 0;
   std::size_t bytes_copied = 0;
   std::size_t bytes_read = 0;     // of them, out of other ranks' memory
   std::size_t bytes_reduced = 0;  // operands beyond the first of every Reduce
@@ -37,6 +39,8 @@ struct GroupCost {
   std::vector<RankCost> ranks;
   std::vector<std::size_t> neck_out;  // bytes that leave each node
   std::vector<std::size_t> neck_in;   // and that enter it
+  std::vector<std::size_t> rack_out;  // the same of each rack
+  std::vector<std::size_t> rack_in;
 
   // Time in which the busiest core or neck direction gets its work done: no order of steps ends
   // earlier. simulate() tells when they do end.

@@ -38,6 +38,13 @@ Error unpaired(const Schedule& schedule, const Step& step) {
                       schedule.algorithm, schedule.rank, describe(step))};
 }
 
+// Which node of its rack it is; of one rack all do, so 0 for all.
+std::uint32_t place_in_rack(const Topology& topology, int node) {
+  return topology.racks() > 1
+             ? static_cast<std::uint32_t>(node - topology.rack_begin(topology.rack_of_node(node)))
+             : 0;
+}
+
 // Numbers in the order in which they are first asked for.
 class Numbering {
  public:
@@ -82,6 +89,7 @@ class Folder {
     std::uint64_t hash = hash_combine(schedule.local, schedule.in_order ? 1 : 0);
     hash = hash_combine(
         hash, static_cast<std::uint64_t>(topology_.local_of(static_cast<int>(schedule.rank))));
+    hash = hash_combine(hash, place_in_rack(topology_, node));
     hash = hash_combine(hash, known_.empty() ? 0 : known_[schedule.rank]);
     for (std::size_t index = 0; index < schedule.steps.size(); ++index) {
       const Step& step = schedule.steps[index];
@@ -89,10 +97,7 @@ class Folder {
       std::uint64_t one = (static_cast<std::uint64_t>(length) << 8) |
                           (static_cast<std::uint64_t>(step.kind) << 4) | step.line;
       if (is_message(step)) {
-        const bool inside = topology_.node_of(static_cast<int>(step.peer)) == node;
-        one = hash_combine(one, inside ? 1 + static_cast<std::uint64_t>(
-                                                 topology_.local_of(static_cast<int>(step.peer)))
-                                       : 0);
+        one = hash_combine(one, way_to(node, static_cast<int>(step.peer)));
         one = known_.empty() ? one : hash_combine(one, known_[step.peer]);
       } else if (step.kind == StepKind::kPublish || step.kind == StepKind::kAwait) {
         one = hash_combine(one, (static_cast<std::uint64_t>(step.peer) << 32) | step.count);
@@ -104,6 +109,18 @@ class Folder {
       hash = hash_combine(hash, schedule.in_order ? one : one + released(schedule, index));
     }
     return hash;
+  }
+
+  // Where a message goes from a node, or comes from: into another rack, to a node of this one, or
+  // to a local rank.
+  std::uint64_t way_to(int node, int peer) const {
+    const int other = topology_.node_of(peer);
+    if (other == node) {
+      return 1 + static_cast<std::uint64_t>(topology_.local_of(peer));
+    }
+    const bool near =
+        topology_.racks() > 1 && topology_.rack_of_node(other) == topology_.rack_of_node(node);
+    return near ? hash_combine(1, place_in_rack(topology_, other)) : 0;
   }
 
   // In whatever order: they are released together.
@@ -151,7 +168,8 @@ class Folder {
     return {};
   }
 
-  // Ranks of one role on nodes whose other ranks differ are two. Returns how many there are then.
+  // Ranks of one role on nodes whose other ranks differ are two; so are those in racks whose other
+  // nodes differ. Returns how many there are then.
   std::size_t tell_nodes_apart() {
     Numbering nodes;
     node_role_.clear();
@@ -163,12 +181,24 @@ class Folder {
       node_role_.push_back(nodes(hash));
     }
     node_roles_ = nodes.count();
+    Numbering racks;
+    rack_role_.clear();
+    for (int rack = 0; rack < topology_.racks(); ++rack) {
+      std::uint64_t hash = 0;
+      // One rack has nothing that its nodes compete for.
+      for (int node = topology_.rack_begin(rack);
+           topology_.racks() > 1 && node < topology_.rack_begin(rack + 1); ++node) {
+        hash = hash_combine(hash, node_role_[static_cast<std::size_t>(node)]);
+      }
+      rack_role_.push_back(racks(hash));
+    }
     Numbering refined;
     refined_.resize(role_.size());
     for (std::size_t rank = 0; rank < role_.size(); ++rank) {
       const int node = topology_.node_of(static_cast<int>(rank));
-      refined_[rank] =
-          refined(hash_combine(role_[rank], node_role_[static_cast<std::size_t>(node)]));
+      const auto rack = static_cast<std::size_t>(topology_.rack_of_node(node));
+      refined_[rank] = refined(hash_combine(
+          hash_combine(role_[rank], node_role_[static_cast<std::size_t>(node)]), rack_role_[rack]));
     }
     return refined.count();
   }
@@ -210,9 +240,12 @@ class Folder {
     Roles out;
     out.of_rank = role_;
     out.of_node = node_role_;
+    out.of_rack = rack_role_;
     out.ends = std::move(ends_);
     out.owned = std::move(kept_);
     out.locals.resize(node_roles_);
+    out.rack.resize(node_roles_);
+    out.node_in_rack.resize(node_roles_);
     out.node.resize(out.owned.size());
     for (const Schedule& schedule : out.owned) {
       out.schedules.push_back(&schedule);
@@ -221,6 +254,8 @@ class Folder {
       const std::uint32_t node_role = node_role_[static_cast<std::size_t>(node)];
       std::vector<std::uint32_t>& locals = out.locals[node_role];
       if (locals.empty()) {
+        out.rack[node_role] = rack_role_[static_cast<std::size_t>(topology_.rack_of_node(node))];
+        out.node_in_rack[node_role] = place_in_rack(topology_, node);
         for (const int rank : topology_.members(node)) {
           locals.push_back(role_[static_cast<std::size_t>(rank)]);
           out.node[locals.back()] = node_role;
@@ -259,6 +294,7 @@ class Folder {
   std::vector<std::uint32_t> refined_;
   std::vector<std::uint32_t> node_role_;
   std::size_t node_roles_ = 0;
+  std::vector<std::uint32_t> rack_role_;
   std::vector<Schedule> kept_;                    // of each role, its lowest rank's
   std::vector<std::vector<std::uint64_t>> sums_;  // of each role and step, over its ranks' messages
   std::vector<std::uint32_t> members_;            // ranks of each role
@@ -285,7 +321,12 @@ Result<Roles> Roles::apart(std::span<const Schedule> schedules, const Topology& 
   for (int node = 0; node < topology.nodes(); ++node) {
     const std::span<const int> members = topology.members(node);
     out.of_node.push_back(static_cast<std::uint32_t>(node));
+    out.rack.push_back(static_cast<std::uint32_t>(topology.rack_of_node(node)));
+    out.node_in_rack.push_back(place_in_rack(topology, node));
     out.locals.emplace_back(members.begin(), members.end());
+  }
+  for (int rack = 0; rack < topology.racks(); ++rack) {
+    out.of_rack.push_back(static_cast<std::uint32_t>(rack));
   }
   for (std::uint32_t rank = 0; rank < schedules.size(); ++rank) {
     const std::vector<Step>& steps = schedules[rank].steps;

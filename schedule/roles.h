@@ -27,8 +27,9 @@ struct MessageEnd {
 
 // What there is to simulate: the ranks, or one rank for all those that do the same things at the
 // same times in different places. A role is what such ranks do; so are the nodes that have the same
-// roles in the same order one node role. docs/simulation.md says when that is exact. Plain data;
-// `schedules` may point into what the caller keeps.
+// roles in the same order one node role, and racks of the same node roles one rack role.
+// docs/simulation.md says when that is exact. Plain data; `schedules` may point into what the
+// caller keeps.
 struct Roles {
   std::vector<const Schedule*> schedules;          // of each role
   std::vector<std::uint32_t> node;                 // of each role: its node role
@@ -37,6 +38,11 @@ struct Roles {
 
   std::vector<std::uint32_t> of_rank;  // the role of each rank
   std::vector<std::uint32_t> of_node;  // the node role of each node
+  std::vector<std::uint32_t> of_rack;  // the rack role of each rack
+
+  // Of each node role: its rack role, and which of several racks' nodes it is there.
+  std::vector<std::uint32_t> rack;
+  std::vector<std::uint32_t> node_in_rack;
 
   std::vector<Schedule> owned;
 

@@ -29,6 +29,10 @@ class Simulator {
         in_free_(out_free_),
         neck_busy_(out_free_),
         neck_out_(out_free_.size(), 0),
+        rack_out_free_(racks_of(roles), 0.0),
+        rack_in_free_(rack_out_free_),
+        rack_busy_(rack_out_free_),
+        rack_out_(rack_out_free_.size(), 0),
         end_us_(roles.count(), 0.0),
         inside_free_(roles.count(), 0.0) {}
 
@@ -53,7 +57,19 @@ class Simulator {
   }
 
  private:
-  enum class What : std::uint8_t { kReady, kCoreFree, kLeave, kOnWire, kDone };
+  enum class What : std::uint8_t {
+    kReady,
+    kCoreFree,
+    kLeave,
+    kLeaveRack,
+    kEnterRack,
+    kOnWire,
+    kDone
+  };
+
+  static std::size_t racks_of(const Roles& roles) {
+    return 1U + *std::max_element(roles.rack.begin(), roles.rack.end());
+  }
 
   // Events of one moment are ordered by what every rank of a role has in common, so that all of
   // them see the same order. `wave` is how many events of this moment led to this one.
@@ -61,22 +77,24 @@ class Simulator {
     double time = 0.0;
     std::uint32_t wave = 0;
     What what = What::kReady;
-    std::uint32_t local = 0;  // of the rank, or of the receiver of what is on the wire
+    std::uint32_t node = 0;   // in its rack: the rank's, or the receiver's of what is on the wire
+    std::uint32_t local = 0;  // the same in its node
     std::uint32_t order = 0;  // and the step
     std::uint32_t rank = 0;
     std::uint32_t step = 0;
 
     bool operator>(const Event& other) const {
-      return time != other.time
-                 ? time > other.time
-                 : std::tie(wave, what, local, order, rank) >
-                       std::tie(other.wave, other.what, other.local, other.order, other.rank);
+      return time != other.time ? time > other.time
+                                : std::tie(wave, what, node, local, order, rank) >
+                                      std::tie(other.wave, other.what, other.node, other.local,
+                                               other.order, other.rank);
     }
   };
 
   // A message, kept by its receiver's step.
   struct Message {
     double arrives = -1.0;
+    double in_rack = 0.0;  // its last byte
     bool sent = false;
     bool posted = false;
     bool moving = false;
@@ -106,11 +124,12 @@ class Simulator {
   // At this moment: after all events of this wave.
   void happens(double time, What what, std::uint32_t rank, std::uint32_t step) {
     MessageEnd at = {rank, step};
-    if (what == What::kOnWire) {
+    if (what == What::kOnWire || what == What::kEnterRack) {
       at = roles_.ends[rank][step];
     }
-    events_.push(
-        {time, time == now_ ? wave_ + 1 : 0, what, ranks_[at.role].local, at.step, rank, step});
+    events_.push({time, time == now_ ? wave_ + 1 : 0, what,
+                  roles_.node_in_rack[roles_.node[at.role]], ranks_[at.role].local, at.step, rank,
+                  step});
   }
 
   void handle(const Event& event) {
@@ -123,6 +142,12 @@ class Simulator {
         break;
       case What::kLeave:
         leave(event.rank, event.step);
+        break;
+      case What::kLeaveRack:
+        leave_rack(event.rank, event.step);
+        break;
+      case What::kEnterRack:
+        enter_rack(event.rank, event.step);
         break;
       case What::kOnWire:
         enter(event.rank, event.step);
@@ -265,21 +290,38 @@ class Simulator {
     }
   }
 
-  bool crosses(std::uint32_t from, const Step& step) const {
-    return topology_.node_of(static_cast<int>(schedule_of(from).rank)) !=
-           topology_.node_of(static_cast<int>(step.peer));
+  // Which link a message takes: that between nodes, also within one, or that across racks.
+  enum class Way : std::uint8_t { kInside, kBetween, kAcross };
+
+  Way way(std::uint32_t from, const Step& step) const {
+    const int node = topology_.node_of(static_cast<int>(schedule_of(from).rank));
+    const int other = topology_.node_of(static_cast<int>(step.peer));
+    if (node == other) {
+      return Way::kInside;
+    }
+    return topology_.rack_of_node(node) == topology_.rack_of_node(other) ? Way::kBetween
+                                                                         : Way::kAcross;
   }
 
   double wire_us(std::size_t bytes) const {
     return static_cast<double>(bytes) / kMib * topology_.between().beta_us_per_mib;
   }
 
+  double across_us(std::size_t bytes) const {
+    return static_cast<double>(bytes) / kMib * topology_.across().beta_us_per_mib;
+  }
+
+  std::size_t bytes_of(std::uint32_t rank, std::uint32_t index) const {
+    const Step& step = step_at(rank, index);
+    return geometry_.length(step.begin, step.end);
+  }
+
   // The message takes its turn on its node's way out, or on its rank's way within the node.
   void leave(std::uint32_t from, std::uint32_t send_step) {
-    const Step& step = step_at(from, send_step);
-    const std::size_t bytes = geometry_.length(step.begin, step.end);
+    const std::size_t bytes = bytes_of(from, send_step);
     const std::uint32_t node = roles_.node[from];
-    const bool out = crosses(from, step);
+    const Way to = way(from, step_at(from, send_step));
+    const bool out = to != Way::kInside;
     double& free = out ? out_free_[node] : inside_free_[from];
     const double start = std::max(now_, free);
     free = start + wire_us(bytes);
@@ -287,23 +329,44 @@ class Simulator {
       neck_busy_[node] += wire_us(bytes);
       neck_out_[node] += bytes;
     }
-    happens(start, What::kOnWire, from, send_step);
+    happens(start, to == Way::kAcross ? What::kLeaveRack : What::kOnWire, from, send_step);
     happens(free, What::kDone, from, send_step);
+  }
+
+  // Its turn on its rack's way out, then on the other's way in.
+  void leave_rack(std::uint32_t from, std::uint32_t send_step) {
+    const std::size_t bytes = bytes_of(from, send_step);
+    const std::uint32_t rack = roles_.rack[roles_.node[from]];
+    const double start = std::max(now_, rack_out_free_[rack]);
+    rack_out_free_[rack] = start + across_us(bytes);
+    rack_busy_[rack] += across_us(bytes);
+    rack_out_[rack] += bytes;
+    happens(start, What::kEnterRack, from, send_step);
+  }
+
+  void enter_rack(std::uint32_t from, std::uint32_t send_step) {
+    const MessageEnd to = roles_.ends[from][send_step];
+    double& free = rack_in_free_[roles_.rack[roles_.node[to.role]]];
+    const double start = std::max(now_, free);
+    free = start + across_us(bytes_of(from, send_step));
+    ranks_[to.role].messages[to.step].in_rack = free;
+    happens(start, What::kOnWire, from, send_step);
   }
 
   // Its first byte is on the wire: ways in serve messages in the order of that.
   void enter(std::uint32_t from, std::uint32_t send_step) {
-    const Step& step = step_at(from, send_step);
-    const double wire = wire_us(geometry_.length(step.begin, step.end));
+    const double wire = wire_us(bytes_of(from, send_step));
     const MessageEnd to = roles_.ends[from][send_step];
+    const Way over = way(from, step_at(from, send_step));
     double end = now_ + wire;
-    if (crosses(from, step)) {
+    if (over != Way::kInside) {
       double& free = in_free_[roles_.node[to.role]];
       end = std::max(now_, free) + wire;
       free = end;
     }
     Message& message = ranks_[to.role].messages[to.step];
-    message.arrives = end + topology_.between().alpha_us;
+    message.arrives = std::max(end, message.in_rack) +
+                      (over == Way::kAcross ? topology_.across() : topology_.between()).alpha_us;
     if (message.posted) {
       happens(message.arrives, What::kDone, to.role, to.step);
     }
@@ -347,6 +410,10 @@ class Simulator {
       out.neck_busy_us.push_back(neck_busy_[role]);
       out.neck_out.push_back(neck_out_[role]);
     }
+    for (const std::uint32_t role : roles_.of_rack) {
+      out.rack_busy_us.push_back(rack_busy_[role]);
+      out.rack_out.push_back(rack_out_[role]);
+    }
     out.timeline = std::move(timeline_);
     out.roles = roles_.count();
     out.steps = steps_;
@@ -363,6 +430,10 @@ class Simulator {
   std::vector<double> in_free_;
   std::vector<double> neck_busy_;
   std::vector<std::size_t> neck_out_;
+  std::vector<double> rack_out_free_;  // the same of each rack
+  std::vector<double> rack_in_free_;
+  std::vector<double> rack_busy_;
+  std::vector<std::size_t> rack_out_;
   std::vector<double> end_us_;
   std::vector<double> inside_free_;  // when each rank's way to its own node is free again
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;

@@ -16,7 +16,8 @@ Error invalid(std::string message) {
 
 }  // namespace
 
-Result<Topology> Topology::make(std::span<const int> node_of, const std::vector<bool>& mapped) {
+Result<Topology> Topology::make(std::span<const int> node_of, const std::vector<bool>& mapped,
+                                std::span<const int> rack_of) {
   if (node_of.empty() || node_of.size() > static_cast<std::size_t>(kRanksMax)) {
     return invalid(fmt::format("A topology of {} ranks was asked for; 1 to {} are possible.",
                                node_of.size(), kRanksMax));
@@ -51,20 +52,70 @@ Result<Topology> Topology::make(std::span<const int> node_of, const std::vector<
     }
     result.mapped_all_ = result.mapped_all_ && result.mapped_[node];
   }
+  ISTHMUS_TRY(result.form_racks(rack_of));
   return result;
 }
 
-Topology Topology::grid(int nodes, int locals) {
+// Numbers the nodes anew, rack by rack.
+Status Topology::form_racks(std::span<const int> rack_of) {
+  if (!rack_of.empty() && rack_of.size() != node_of_.size()) {
+    return invalid(fmt::format("The topology has {} ranks, but {} say which rack they are in.",
+                               node_of_.size(), rack_of.size()));
+  }
+  std::unordered_map<int, std::size_t> dense;
+  std::vector<std::vector<std::size_t>> grouped;
+  for (std::size_t node = 0; node < members_.size(); ++node) {
+    const auto rack_of_rank = [&](int rank) {
+      return rack_of.empty() ? 0 : rack_of[static_cast<std::size_t>(rank)];
+    };
+    const int first = members_[node].front();
+    const auto stranger = std::find_if(members_[node].begin(), members_[node].end(), [&](int rank) {
+      return rack_of_rank(rank) != rack_of_rank(first);
+    });
+    if (stranger != members_[node].end()) {
+      return invalid(
+          fmt::format("Ranks {} and {} share a node, but not a rack.", first, *stranger));
+    }
+    const std::size_t rack = dense.try_emplace(rack_of_rank(first), grouped.size()).first->second;
+    grouped.resize(std::max(grouped.size(), rack + 1));
+    grouped[rack].push_back(node);
+  }
+  const std::vector<std::vector<int>> members = std::move(members_);
+  const std::vector<bool> mapped = std::move(mapped_);
+  members_.clear();
+  mapped_.clear();
+  rack_nodes_min_ = static_cast<int>(members.size());
+  for (const std::vector<std::size_t>& nodes : grouped) {
+    const int count = static_cast<int>(nodes.size());
+    rack_nodes_min_ = std::min(rack_nodes_min_, count);
+    rack_nodes_max_ = std::max(rack_nodes_max_, count);
+    for (const std::size_t node : nodes) {
+      for (const int rank : members[node]) {
+        node_of_[static_cast<std::size_t>(rank)] = static_cast<int>(members_.size());
+      }
+      members_.push_back(members[node]);
+      mapped_.push_back(mapped[node]);
+      rack_of_node_.push_back(racks());
+    }
+    rack_begin_.push_back(static_cast<int>(members_.size()));
+  }
+  return {};
+}
+
+Topology Topology::grid(int nodes, int locals, int nodes_per_rack) {
   ISTHMUS_CHECK(nodes > 0 && locals > 0 && nodes <= kRanksMax / locals, "a grid has a size");
   std::vector<int> node_of(static_cast<std::size_t>(nodes) * static_cast<std::size_t>(locals));
+  std::vector<int> rack_of(node_of.size(), 0);
   for (std::size_t rank = 0; rank < node_of.size(); ++rank) {
     node_of[rank] = static_cast<int>(rank) / locals;
+    rack_of[rank] = nodes_per_rack > 0 ? node_of[rank] / nodes_per_rack : 0;
   }
-  return make(node_of).value();
+  return make(node_of, {}, rack_of).value();
 }
 
 Result<Topology> Topology::restricted_to(std::span<const int> ranks) const {
   std::vector<int> nodes_of_group;
+  std::vector<int> racks_of_group;
   std::vector<bool> seen(node_of_.size(), false);
   nodes_of_group.reserve(ranks.size());
   for (const int rank : ranks) {
@@ -77,6 +128,7 @@ Result<Topology> Topology::restricted_to(std::span<const int> ranks) const {
     }
     seen[static_cast<std::size_t>(rank)] = true;
     nodes_of_group.push_back(node_of(rank));
+    racks_of_group.push_back(rack_of_node(node_of(rank)));
   }
   std::vector<bool> mapped_of_group;
   std::vector<bool> counted(static_cast<std::size_t>(nodes()), false);
@@ -86,9 +138,10 @@ Result<Topology> Topology::restricted_to(std::span<const int> ranks) const {
       mapped_of_group.push_back(mapped(node));
     }
   }
-  ISTHMUS_ASSIGN(Topology result, make(nodes_of_group, mapped_of_group));
+  ISTHMUS_ASSIGN(Topology result, make(nodes_of_group, mapped_of_group, racks_of_group));
   result.node_costs_ = node_costs_;
   result.between_ = between_;
+  result.across_ = across_;
   result.set_pulls(pulls_ && result.one_mapped_node());
   return result;
 }

@@ -16,15 +16,18 @@ struct LinkClass {
   bool operator==(const LinkClass&) const = default;
 };
 
-// Which ranks of a group share a node, and what links cost: besides sizes, all that algorithms see.
-// A node is a set of ranks; `mapped` says that its ranks see each other's shared memory.
-// Plain immutable values: any thread. Ranks are group ranks, dense from 0. TopologyFile keeps one.
+// Which ranks of a group share a node, which nodes share a rack, and what links cost: besides
+// sizes, all that algorithms see. A node is a set of ranks; `mapped` says that its ranks see each
+// other's shared memory. A rack is a set of nodes (of a switch, a block) whose link to the other
+// racks is narrower than those of its nodes together; where nothing is known all nodes are one
+// rack. Plain immutable values: any thread. Ranks are group ranks, dense from 0. TopologyFile keeps
+// one.
 class Topology {
  public:
   // Most ranks of a group; simulations go up to here.
   static constexpr int kRanksMax = 1 << 20;
 
-  // Between nodes, until something was measured: 10 Gbit/s TCP.
+  // Between nodes, until something was measured: 10 Gbit/s TCP. Racks have no more between them.
   static constexpr LinkClass kBetweenDefault = {30.0, 840.0};
 
   // The footprint for which inside() and gamma_us_per_mib() speak: a few MiB, from the L3 cache.
@@ -34,12 +37,15 @@ class Topology {
 
   // node_of[r] is any number that is equal for ranks of one node: nodes are numbered anew in order
   // of their lowest rank. Empty `mapped`: every node of two and more ranks shares memory, else one
-  // entry per node in that order. Fails with kInvalidArgument on no or too many ranks, or a wrong
-  // length.
-  static Result<Topology> make(std::span<const int> node_of, const std::vector<bool>& mapped = {});
+  // entry per node in that order. rack_of[r] is the same for racks, empty for one rack: nodes are
+  // then numbered rack by rack, racks in order of their lowest rank. Fails with kInvalidArgument on
+  // no or too many ranks, a wrong length, or a node in two racks.
+  static Result<Topology> make(std::span<const int> node_of, const std::vector<bool>& mapped = {},
+                               std::span<const int> rack_of = {});
 
-  // nodes x locals ranks, node by node, all mapped.
-  static Topology grid(int nodes, int locals);
+  // nodes x locals ranks, node by node, all mapped; in racks of so many nodes, the last of which
+  // may be smaller (0: one rack).
+  static Topology grid(int nodes, int locals, int nodes_per_rack = 0);
 
   int ranks() const { return static_cast<int>(node_of_.size()); }
 
@@ -76,6 +82,19 @@ class Topology {
 
   int locals_max() const { return locals_max_; }
 
+  int racks() const { return static_cast<int>(rack_begin_.size()) - 1; }
+
+  int rack_of_node(int node) const { return rack_of_node_[static_cast<std::size_t>(node)]; }
+
+  // The nodes of a rack are neighbours: [rack_begin(p), rack_begin(p + 1)).
+  int rack_begin(int rack) const { return rack_begin_[static_cast<std::size_t>(rack)]; }
+
+  int nodes_of_rack(int rack) const { return rack_begin(rack + 1) - rack_begin(rack); }
+
+  int rack_nodes_min() const { return rack_nodes_min_; }
+
+  int rack_nodes_max() const { return rack_nodes_max_; }
+
   // Work inside a node, by footprint.
   const NodeCosts& node_costs() const { return node_costs_; }
 
@@ -86,7 +105,11 @@ class Topology {
     return {node_costs_.wait_us(2), node_costs_.read.at(kInsideFootprint) * node_costs_.sharing};
   }
 
+  // A message to another node, and a MiB on its node's way out or in.
   const LinkClass& between() const { return between_; }
+
+  // A message to another rack, and a MiB on its rack's way out or in, which its nodes share.
+  const LinkClass& across() const { return across_; }
 
   double gamma_us_per_mib() const {
     // Half the fixed part: closed forms count it with each of two and more operands.
@@ -96,6 +119,8 @@ class Topology {
   }
 
   void set_between(const LinkClass& between) { between_ = between; }
+
+  void set_across(const LinkClass& across) { across_ = across; }
 
   // The simplest costs: equal for all footprints, ranks on cores of their own.
   void set_links(const LinkClass& inside, const LinkClass& between, double gamma_us_per_mib);
@@ -107,6 +132,8 @@ class Topology {
   bool operator==(const Topology&) const = default;
 
  private:
+  Status form_racks(std::span<const int> rack_of);
+
   std::vector<int> node_of_;
   std::vector<int> local_of_;
   std::vector<std::vector<int>> members_;
@@ -115,8 +142,13 @@ class Topology {
   bool pulls_ = false;
   int locals_min_ = 0;
   int locals_max_ = 0;
+  std::vector<int> rack_of_node_;
+  std::vector<int> rack_begin_ = {0};  // of each rack its first node, then the number of nodes
+  int rack_nodes_min_ = 0;
+  int rack_nodes_max_ = 0;
   NodeCosts node_costs_;
   LinkClass between_ = kBetweenDefault;
+  LinkClass across_ = kBetweenDefault;
 };
 
 }  // namespace isthmus

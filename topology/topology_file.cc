@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
+#include <map>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -50,6 +51,9 @@ Json node_json(const NodeShape& node) {
   }
   out["ranks"] = node.which.empty() ? Json(node.ranks) : Json(node.which);
   out["mapped"] = node.mapped;
+  if (!node.rack.empty()) {
+    out["rack"] = node.rack;
+  }
   if (!node.rails.empty()) {
     out["rails"] = Json::array();
     for (const Rail& rail : node.rails) {
@@ -74,7 +78,7 @@ Json inside_json(const NodeCosts& costs) {
 }
 
 NodeShape node_from(const JsonReader& json) {
-  json.only({"name", "ranks", "mapped", "rails"});
+  json.only({"name", "ranks", "mapped", "rails", "rack"});
   NodeShape out;
   out.name = json.text("name", "");
   const JsonReader ranks = json.at("ranks");
@@ -91,6 +95,7 @@ NodeShape node_from(const JsonReader& json) {
     out.ranks = static_cast<int>(ranks.whole(1, Topology::kRanksMax, "a number of ranks"));
   }
   out.mapped = json.flag("mapped", true);
+  out.rack = json.text("rack", "");
   if (json.has("rails")) {
     const JsonReader rails = json.at("rails");
     for (std::size_t i = 0; i < rails.list().size(); ++i) {
@@ -124,6 +129,10 @@ RateCurve curve_from(const JsonReader& json) {
     json.refuse("ascending bytes");
   }
   return curve;
+}
+
+Json link_json(const LinkClass& link) {
+  return {{"alpha_us", link.alpha_us}, {"beta_us_per_mib", link.beta_us_per_mib}};
 }
 
 LinkClass link_from(const JsonReader& json) {
@@ -162,7 +171,8 @@ NodeCosts inside_from(const JsonReader& json) {
 }
 
 TopologyFile file_from(const JsonReader& json) {
-  json.only({kFormatKey, "node", "count", "nodes", "pulls", "inside", "between"});
+  json.only({kFormatKey, "node", "count", "nodes_per_rack", "nodes", "pulls", "inside", "between",
+             "across"});
   TopologyFile out;
   json.at(kFormatKey).whole(TopologyFile::kFormat, TopologyFile::kFormat, "this version's format");
   if (json.has("node") == json.has("nodes")) {
@@ -175,10 +185,21 @@ TopologyFile file_from(const JsonReader& json) {
     }
     out.count = static_cast<int>(
         json.at("count").whole(1, Topology::kRanksMax / out.nodes[0].ranks, "a number of nodes"));
+    if (!out.nodes[0].rack.empty()) {
+      json.at("node").at("rack").refuse(
+          "\"nodes_per_rack\" in its place, of nodes that are counted");
+    }
+    if (json.has("nodes_per_rack")) {
+      out.nodes_per_rack = static_cast<int>(
+          json.at("nodes_per_rack").whole(1, Topology::kRanksMax, "a number of nodes"));
+    }
   } else {
     const JsonReader nodes = json.at("nodes");
     if (json.has("count")) {
       json.at("count").refuse("\"count\" beside \"node\" only");
+    }
+    if (json.has("nodes_per_rack")) {
+      json.at("nodes_per_rack").refuse("\"rack\" of each node that is listed");
     }
     for (std::size_t i = 0; i < nodes.list().size(); ++i) {
       out.nodes.push_back(node_from(nodes.at(i)));
@@ -194,6 +215,11 @@ TopologyFile file_from(const JsonReader& json) {
   if (json.has("between")) {
     json.at("between").only({"alpha_us", "beta_us_per_mib"});
     out.between = link_from(json.at("between"));
+  }
+  out.across = out.between;
+  if (json.has("across")) {
+    json.at("across").only({"alpha_us", "beta_us_per_mib"});
+    out.across = link_from(json.at("across"));
   }
   return out;
 }
@@ -243,12 +269,35 @@ TopologyFile TopologyFile::describe(const Topology& topology) {
       shape.which.assign(members.begin(), members.end());
     }
     next = members.back() + 1;
+    if (topology.racks() > 1) {
+      shape.rack = fmt::format("{}", topology.rack_of_node(node));
+    }
     out.nodes.push_back(std::move(shape));
   }
   out.pulls = topology.pulls();
   out.inside = topology.node_costs();
   out.between = topology.between();
+  out.across = topology.across();
   return out;
+}
+
+// The rack of each rank.
+std::vector<int> TopologyFile::racks_of(const std::vector<int>& node_of) const {
+  std::vector<int> racks;
+  std::map<std::string_view, int> named;
+  if (count > 0) {
+    for (const int node : node_of) {
+      racks.push_back(nodes_per_rack > 0 ? node / nodes_per_rack : 0);
+    }
+    return racks;
+  }
+  for (const NodeShape& node : nodes) {
+    named.try_emplace(node.rack, static_cast<int>(named.size()));
+  }
+  for (const int node : node_of) {
+    racks.push_back(named.at(nodes[static_cast<std::size_t>(node)].rack));
+  }
+  return racks;
 }
 
 Result<Topology> TopologyFile::topology(int ranks) const {
@@ -279,15 +328,17 @@ Result<Topology> TopologyFile::topology(int ranks) const {
   }
   std::vector<bool> mapped;
   std::vector<bool> seen(node_of.size(), false);
+  const std::vector<int> rack_of = racks_of(node_of);
   for (const int node : node_of) {
     if (!seen[static_cast<std::size_t>(node)]) {
       seen[static_cast<std::size_t>(node)] = true;
       mapped.push_back(nodes[count > 0 ? 0 : static_cast<std::size_t>(node)].mapped);
     }
   }
-  ISTHMUS_ASSIGN(Topology out, Topology::make(node_of, mapped));
+  ISTHMUS_ASSIGN(Topology out, Topology::make(node_of, mapped, rack_of));
   out.set_node_costs(inside);
   out.set_between(between);
+  out.set_across(across);
   out.set_pulls(pulls && out.one_mapped_node());
   return out;
 }
@@ -298,6 +349,9 @@ std::string TopologyFile::to_json() const {
   if (count > 0) {
     out["node"] = node_json(nodes.front());
     out["count"] = count;
+    if (nodes_per_rack > 0) {
+      out["nodes_per_rack"] = nodes_per_rack;
+    }
   } else {
     out["nodes"] = Json::array();
     for (const NodeShape& node : nodes) {
@@ -306,7 +360,10 @@ std::string TopologyFile::to_json() const {
   }
   out["pulls"] = pulls;
   out["inside"] = inside_json(inside);
-  out["between"] = {{"alpha_us", between.alpha_us}, {"beta_us_per_mib", between.beta_us_per_mib}};
+  out["between"] = link_json(between);
+  if (across != between) {
+    out["across"] = link_json(across);
+  }
   return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

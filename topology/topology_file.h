@@ -25,6 +25,7 @@ struct NodeShape {
   bool mapped = true;      // they share memory
   std::vector<int> which;  // their numbers; empty: they follow those of the node before
   std::vector<Rail> rails;
+  std::string rack;  // nodes of equal text share one
 
   bool operator==(const NodeShape&) const = default;
 };
@@ -40,11 +41,14 @@ struct TopologyFile {
 
   std::vector<NodeShape> nodes;  // at least one
   int count = 0;                 // of nodes like the only one; 0: all are listed
+  int nodes_per_rack = 0;        // of those; 0: one rack
   bool pulls = false;            // Topology::pulls()
   NodeCosts inside;
   LinkClass between = Topology::kBetweenDefault;
+  LinkClass across = Topology::kBetweenDefault;
 
-  // Every node listed, with the numbers of its ranks where they are not in a row.
+  // Every node listed, with the numbers of its ranks where they are not in a row, and that of its
+  // rack where there are several.
   static TopologyFile describe(const Topology& topology);
 
   // With `ranks` above 0 for so many of them: a counted node is there as often as that takes, of
@@ -62,6 +66,9 @@ struct TopologyFile {
   static Result<TopologyFile> read(const std::string& path);
 
   bool operator==(const TopologyFile&) const = default;
+
+ private:
+  std::vector<int> racks_of(const std::vector<int>& node_of) const;
 };
 
 // Microseconds a MiB at a rate, and back.

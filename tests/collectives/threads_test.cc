@@ -2,6 +2,7 @@
 // several threads may share a rank and a group; callbacks may wait for work of their own. Method:
 // worlds over a MemoryStore, one thread a rank.
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -23,8 +24,8 @@ namespace {
 using Body = std::function<void(World& world)>;
 using OwnerBody = std::function<void(std::unique_ptr<World> world)>;
 
-// Runs `body` on each rank; `nodes` is one letter a rank.
-void own_ranks(const std::string& nodes, const OwnerBody& body) {
+// Runs `body` on each rank; `nodes` is one letter a rank, and so are `racks` where there are some.
+void own_ranks(const std::string& nodes, const OwnerBody& body, const std::string& racks = "") {
   MemoryStore store;
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < nodes.size(); ++rank) {
@@ -34,6 +35,7 @@ void own_ranks(const std::string& nodes, const OwnerBody& body) {
       options.size = static_cast<int>(nodes.size());
       options.timeout_ms = 60'000;
       options.node_id = std::string(1, nodes[rank]);
+      options.rack_id = racks.substr(std::min(rank, racks.size()), 1);
       Result<std::unique_ptr<World>> world = World::create(options, store);
       ASSERT_TRUE(world.ok()) << world.error().message;
       body(std::move(world).value());
@@ -44,8 +46,8 @@ void own_ranks(const std::string& nodes, const OwnerBody& body) {
   }
 }
 
-void on_ranks(const std::string& nodes, const Body& body) {
-  own_ranks(nodes, [&body](std::unique_ptr<World> world) { body(*world); });
+void on_ranks(const std::string& nodes, const Body& body, const std::string& racks = "") {
+  own_ranks(nodes, [&body](std::unique_ptr<World> world) { body(*world); }, racks);
 }
 
 Call sum_of(std::vector<float>* data) {
@@ -368,6 +370,75 @@ TEST_P(Threads, BadCallsAreRefusedBeforeAnythingMoves) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, Threads, ::testing::Values("a", "aa", "aaa", "ab", "aabb"),
                          [](const auto& tested) { return tested.param; });
+
+// Whole blocks of small integers: exact in every order.
+void expect_right(World& world, std::size_t count) {
+  Communicator& group = world.communicator();
+  const auto ranks = static_cast<std::size_t>(world.size());
+  const auto own = static_cast<std::size_t>(world.rank());
+  const auto value = [](std::size_t rank, std::size_t i) {
+    return static_cast<float>((rank * 3 + i) % 11);
+  };
+  std::vector<float> all(count * ranks);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    all[i] = value(own, i);
+  }
+  std::vector<float> sums(all.size());
+  std::vector<float> part(count);
+  std::vector<float> gathered(all.size());
+  std::vector<float> told(count, own == 5 ? 7.0F : 0.0F);
+  ASSERT_TRUE(
+      group.all_reduce(all.data(), sums.data(), all.size(), DType::kFloat32, RedOp::kSum).ok());
+  ASSERT_TRUE(
+      group.reduce_scatter(all.data(), part.data(), count, DType::kFloat32, RedOp::kSum).ok());
+  ASSERT_TRUE(group.all_gather(part.data(), gathered.data(), count, DType::kFloat32).ok());
+  ASSERT_TRUE(group.broadcast(told.data(), count, DType::kFloat32, 5).ok());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    float sum = 0.0F;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      sum += value(rank, i);
+    }
+    ASSERT_EQ(sums[i], sum) << i;
+    ASSERT_EQ(gathered[i], sum) << i;
+  }
+  EXPECT_EQ(std::count(told.begin(), told.end(), 7.0F), static_cast<std::ptrdiff_t>(count));
+}
+
+TEST(Racks, OperationsAreRight) {
+  for (const auto& [nodes, racks] :
+       {std::pair{"aabbccdd", "xxxxyyyy"}, std::pair{"abcaabdd", "xyyxxyyy"},
+        std::pair{"aabcdefg", "xxyyzzzz"}}) {
+    on_ranks(
+        nodes,
+        [](World& world) {
+          for (const std::size_t count : {1U, 100U, 3000U, 100'000U}) {
+            expect_right(world, count);
+          }
+        },
+        racks);
+  }
+}
+
+TEST(Racks, RanksOfANodeNameOne) {
+  MemoryStore store;
+  std::vector<std::thread> threads;
+  for (const int rank : {0, 1}) {
+    threads.emplace_back([&store, rank] {
+      WorldOptions options;
+      options.rank = rank;
+      options.size = 2;
+      options.rack_id = std::to_string(rank);
+      const Result<std::unique_ptr<World>> world = World::create(options, store);
+      ASSERT_FALSE(world.ok());
+      EXPECT_EQ(world.error().code, Code::kMismatch);
+      EXPECT_NE(world.error().message.find("ISTHMUS_RACK_ID is '1' and '0'"), std::string::npos)
+          << world.error().message;
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+}
 
 }  // namespace
 }  // namespace isthmus

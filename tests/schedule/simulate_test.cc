@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "schedule/builder.h"
+#include "schedule/cost.h"
 
 namespace isthmus {
 namespace {
@@ -82,6 +83,30 @@ TEST(SimulateTest, NeckIsShared) {
   EXPECT_NEAR(run.end_us[0], 1000.0, 1e-6);
   EXPECT_NEAR(run.neck_busy_us[0], 2000.0, 1e-6);
   EXPECT_NEAR(run.neck_busy_us[1], 0.0, 1e-6);
+}
+
+TEST(SimulateTest, RacksShareALink) {
+  Topology topology = Topology::grid(4, 1, 2);
+  topology.set_links({1.0, 100.0}, {10.0, 1000.0}, 50.0);
+  topology.set_across({20.0, 1500.0});
+  std::vector<Schedule> schedules;
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
+    Builder b = start(topology, rank, {}, false);
+    if (rank < 2) {
+      b.send(rank + 2, Builder::input(0), 0, 1);
+    } else {
+      b.recv(rank - 2, Builder::output(0), 0, 1);
+    }
+    schedules.push_back(b.build().value());
+  }
+  const Simulation run = simulate(schedules, topology, kMib).value();
+  EXPECT_EQ(run.end_us, (std::vector<double>{1000.0, 1000.0, 1520.0, 3020.0}));
+  EXPECT_EQ(run.rack_out, (std::vector<std::size_t>{2 * kMib, 0}));
+  EXPECT_EQ(run.rack_busy_us, (std::vector<double>{3000.0, 0.0}));
+  const GroupCost cost = cost_of(schedules, topology, kMib);
+  EXPECT_EQ(cost.rack_out, run.rack_out);
+  EXPECT_EQ(cost.rack_in[1], 2 * kMib);
+  EXPECT_EQ(cost.bound_us, 3000.0);
 }
 
 TEST(SimulateTest, LinesAreSeenAlphaLater) {

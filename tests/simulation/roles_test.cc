@@ -21,6 +21,7 @@ namespace {
 
 Topology timed(Topology topology) {
   topology.set_links({1.0, 100.0}, {10.0, 1000.0}, 50.0);
+  topology.set_across({20.0, 1500.0});
   return topology;
 }
 
@@ -31,6 +32,9 @@ std::vector<Topology> topologies() {
           timed(Topology::grid(8, 3)),
           timed(Topology::grid(6, 4)),
           timed(Topology::grid(16, 4)),
+          timed(Topology::grid(8, 2, 2)),
+          timed(Topology::grid(12, 2, 4)),
+          timed(Topology::grid(6, 3, 4)),
           timed(Topology::make(std::vector<int>{0, 0, 0, 1, 1}).value()),
           timed(Topology::make(std::vector<int>{0, 1, 2, 0, 1, 0}).value())};
 }
@@ -85,6 +89,8 @@ TEST(RolesTest, FoldedIsUnfoldedToTheLastBit) {
       ASSERT_EQ(folded->end_us, all.end_us) << where;
       ASSERT_EQ(folded->neck_busy_us, all.neck_busy_us) << where;
       ASSERT_EQ(folded->neck_out, all.neck_out) << where;
+      ASSERT_EQ(folded->rack_busy_us, all.rack_busy_us) << where;
+      ASSERT_EQ(folded->rack_out, all.rack_out) << where;
       ASSERT_LE(folded->roles, all.roles) << where;
       folded_ranks += folded->roles;
       all_ranks += all.roles;
@@ -106,6 +112,15 @@ TEST(RolesTest, EqualNodesAreOne) {
   ASSERT_TRUE(roles.ok()) << roles.error().message;
   EXPECT_EQ(roles->count(), 4U);
   EXPECT_EQ(roles->locals.size(), 1U);
+
+  // In racks the nodes of one are apart, but racks are alike.
+  const Topology racked = timed(Topology::grid(64, 4, 8));
+  const Case other = {algorithm, racked, payload.bytes, algorithm->tune(racked, payload)};
+  const Result<Roles> in_racks =
+      Roles::fold([&](std::uint32_t rank) { return other.build(rank); }, racked, payload.bytes);
+  ASSERT_TRUE(in_racks.ok()) << in_racks.error().message;
+  EXPECT_EQ(in_racks->count(), 32U);
+  EXPECT_EQ(in_racks->of_rack, std::vector<std::uint32_t>(8, 0));
 }
 
 // Two ranks swap a message each; a third has nobody to take its.

@@ -200,7 +200,7 @@ class Isthmus(unittest.TestCase):
             self.assertIn("of 12,", run("schedule", "show", *place).stdout)
             self.assertIn("of 24,", run("schedule", "show", *place, "--ranks", "24").stdout)
             for extra, words in ((["--ranks", "7"], "expected a multiple"),
-                                 (["--nodes", "2"], "--nodes and --locals cannot")):
+                                 (["--nodes", "2"], "--locals and --nodes-per-rack cannot")):
                 refused = run("schedule", "show", *place, *extra)
                 self.ended(refused, 2)
                 self.assertIn(words, refused.stderr)
@@ -210,29 +210,32 @@ class Isthmus(unittest.TestCase):
             self.assertIn('node.ranks: expected a number of ranks from 1 to 1048576, got "four"',
                           refused.stderr)
 
-    def job(self, nodes, *arguments, **env):
-        """Runs the command as one rank for each letter of nodes, on the node of that name: what
-        rank 0 printed, and what all said."""
+    def job(self, nodes, *arguments, racks=None, **env):
+        """Runs the command as one rank for each letter of nodes, on the node of that name, and in
+        the rack of that name: what rank 0 printed, and what all said."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
         ranks = [subprocess.Popen(
             [COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(len(nodes)),
-                 "MASTER_PORT": port, "MASTER_ADDR": "127.0.0.1", "ISTHMUS_NODE_ID": node, **env})
-                 for rank, node in enumerate(nodes)]
+                 "MASTER_PORT": port, "MASTER_ADDR": "127.0.0.1", "ISTHMUS_NODE_ID": node,
+                 "ISTHMUS_RACK_ID": rack, **env})
+                 for rank, (node, rack) in enumerate(zip(nodes, racks or "r" * len(nodes)))]
         said = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
         return [rank.returncode for rank in ranks], said[0][0], [errors for _, errors in said]
 
     def test_info_save_of_a_job(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "cluster.json")
-            codes, _, errors = self.job("aab", "info", "--save", str(path))
+            codes, _, errors = self.job("aab", "info", "--save", str(path), racks="xxy")
             self.assertEqual(codes, [0, 0, 0], errors)
             told = json.loads(path.read_text())
             self.assertEqual([node["ranks"] for node in told["nodes"]], [2, 1])
             self.assertTrue(all(node["name"] for node in told["nodes"]))
+            self.assertEqual([node["rack"] for node in told["nodes"]], ["x", "y"])
             self.assertGreater(told["between"]["alpha_us"], 0)
+            self.assertGreater(told["across"]["alpha_us"], 0)
             self.ended(run("schedule", "simulate", "all_reduce", "--topology", str(path)))
 
     def test_tune_of_a_job_measures_between_its_nodes(self):

@@ -25,6 +25,11 @@ Topology measured(Topology topology) {
   return topology;
 }
 
+Topology in_racks(Topology topology) {
+  topology.set_across({45.6, 3000.125});
+  return topology;
+}
+
 TEST(TopologyFileTest, KeepsATopology) {
   Topology pulled = Topology::grid(1, 4);
   pulled.set_pulls(true);
@@ -32,7 +37,9 @@ TEST(TopologyFileTest, KeepsATopology) {
        {Topology::grid(1, 1), Topology::grid(4, 8), pulled,
         Topology::make(std::array{0, 0, 1, 2, 2, 2}, {true, true, false}).value(),
         Topology::make(std::array{0, 1, 1, 0, 2}, {false, true, true}).value(),
-        Topology::make(std::array{0, 1, 0, 1, 2, 2}).value()}) {
+        Topology::make(std::array{0, 1, 0, 1, 2, 2}).value(), in_racks(Topology::grid(8, 2, 3)),
+        in_racks(
+            Topology::make(std::array{0, 1, 2, 2, 3}, {}, std::array{0, 1, 0, 0, 1}).value())}) {
     const Topology kept = measured(topology);
     const Result<TopologyFile> file =
         TopologyFile::from_json(TopologyFile::describe(kept).to_json());
@@ -55,9 +62,36 @@ TEST(TopologyFileTest, OneNodeStandsForMany) {
   const Topology whole = file.topology().value();
   Topology expected = Topology::grid(16384, 8);
   expected.set_links({1.0, 50.0}, {30.0, 671.0}, 25.0);
+  expected.set_across({30.0, 671.0});
   EXPECT_EQ(whole, expected);
   EXPECT_EQ(file.topology(64).value().nodes(), 8);
   EXPECT_FALSE(file.topology(63).ok());
+}
+
+TEST(TopologyFileTest, NodesShareARack) {
+  const TopologyFile counted =
+      TopologyFile::from_json(
+          R"({"isthmus_topology": 1, "node": {"ranks": 2}, "count": 7, "nodes_per_rack": 4,
+              "between": {"alpha_us": 5, "beta_us_per_mib": 84},
+              "across": {"alpha_us": 9, "beta_us_per_mib": 168}})")
+          .value();
+  EXPECT_EQ(TopologyFile::from_json(counted.to_json()).value(), counted);
+  Topology expected = Topology::grid(7, 2, 4);
+  expected.set_between({5.0, 84.0});
+  expected.set_across({9.0, 168.0});
+  EXPECT_EQ(counted.topology().value(), expected);
+  EXPECT_EQ(counted.topology(32).value().racks(), 4);
+  const Topology listed =
+      TopologyFile::from_json(
+          R"({"isthmus_topology": 1, "between": {"alpha_us": 5, "beta_us_per_mib": 84}, "nodes": [
+              {"ranks": 1, "rack": "b"}, {"ranks": 2, "rack": "a"}, {"ranks": 1, "rack": "b"}]})")
+          .value()
+          .topology()
+          .value();
+  EXPECT_EQ(listed.racks(), 2);
+  EXPECT_EQ(listed.nodes_of_rack(0), 2);
+  EXPECT_EQ(listed.node_of(3), 1);
+  EXPECT_EQ(listed.across().beta_us_per_mib, 84.0);  // where nothing else is said
 }
 
 TEST(TopologyFileTest, OfListedNodesTheFirstRanksAreTaken) {
@@ -93,6 +127,14 @@ TEST(TopologyFileTest, MistakesAreNamed) {
       {R"({"isthmus_topology": 1, "nodes": [{"ranks": 2, "rails": [{"gbit_per_s": 0}]}]})",
        {"nodes[0].rails[0].gbit_per_s", "above 0"}},
       {R"({"isthmus_topology": 1, "nodes": [{"ranks": 2}], "count": 2})", {"count: expected"}},
+      {R"({"isthmus_topology": 1, "nodes": [{"ranks": 2}], "nodes_per_rack": 2})",
+       {"nodes_per_rack: expected \"rack\" of each node", "got 2"}},
+      {R"({"isthmus_topology": 1, "node": {"ranks": 2, "rack": "a"}, "count": 2})",
+       {"node.rack: expected \"nodes_per_rack\""}},
+      {R"({"isthmus_topology": 1, "node": {"ranks": 2}, "count": 2, "nodes_per_rack": 0})",
+       {"nodes_per_rack: ", "from 1 to"}},
+      {R"({"isthmus_topology": 1, "nodes": [{"ranks": 2}], "across": {"beta_us_per_mib": 1}})",
+       {"across: expected \"alpha_us\""}},
       {R"({"isthmus_topology": 1, "node": {"ranks": 2}})", {"\"count\" in it"}},
       {R"({"isthmus_topology": 1, "node": {"ranks": 1048576}, "count": 2})",
        {"a number of nodes, 1, got 2"}},

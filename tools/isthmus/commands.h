@@ -23,6 +23,9 @@ struct InfoOptions {
   int nodes = 1;
   double between_us = -1.0;  // alpha between nodes; negative: as measured, or built in
   double between_gbit = 0.0;
+  int nodes_per_rack = 0;   // 0: one rack
+  double across_us = -1.0;  // the same as between, of links between racks
+  double across_gbit = 0.0;
 };
 
 int run_info(const InfoOptions& options);
@@ -45,10 +48,11 @@ int run_doctor(const DoctorOptions& options);
 struct ScheduleOptions {
   OpKind op = OpKind::kAllReduce;
   bool op_given = false;
-  std::string topology;  // file; empty: nodes of equal size, by the three that follow
+  std::string topology;  // file; empty: nodes of equal size, by the four that follow
   int ranks = 0;         // 0: not given, and so the others
   int nodes = 0;
   int locals = 0;
+  int nodes_per_rack = 0;
   int rank = 0;
   int root = 0;
   std::uint64_t bytes = 1ULL << 20;

@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "base/env.h"
 #include "collectives/tuning_table.h"
 #include "collectives/world.h"
 #include "tools/command_line/command_line.h"
@@ -59,6 +60,18 @@ LinkClass between_of(const InfoOptions& options, const LinkClass* measured,
   return out;
 }
 
+// What was given, else measured, else as wide as a node's.
+LinkClass across_of(const InfoOptions& options, const LinkClass& otherwise) {
+  LinkClass out = otherwise;
+  if (options.across_gbit > 0.0) {
+    out.beta_us_per_mib = us_per_mib_at(options.across_gbit);
+  }
+  if (options.across_us >= 0.0) {
+    out.alpha_us = options.across_us;
+  }
+  return out;
+}
+
 std::string host_name() {
   const Result<Machine> machine = Machine::probe();
   return machine.ok() ? machine->host_name : std::string();
@@ -69,9 +82,14 @@ std::string host_name() {
 TopologyFile of_this_machine(const InfoOptions& options) {
   const int ranks = options.ranks > 0 ? options.ranks : processors_allowed();
   TopologyFile out;
-  out.nodes.push_back(
-      {.name = host_name(), .ranks = ranks, .mapped = true, .which = {}, .rails = rails_here()});
+  out.nodes.push_back({.name = host_name(),
+                       .ranks = ranks,
+                       .mapped = true,
+                       .which = {},
+                       .rails = rails_here(),
+                       .rack = {}});
   out.count = options.nodes;
+  out.nodes_per_rack = options.nodes_per_rack < options.nodes ? options.nodes_per_rack : 0;
   out.inside.sharing = ranks_per_processor(ranks);
   const std::string path = tuning_path();
   if (!path.empty()) {
@@ -84,19 +102,25 @@ TopologyFile of_this_machine(const InfoOptions& options) {
     }
   }
   out.between = between_of(options, nullptr, out.nodes[0].rails);
+  out.across = across_of(options, out.between);
   return out;
 }
 
 // --- All nodes of a job ---
 
-// What each node's first rank tells: a name and rails, as a node of a topology file.
+// What each node's first rank tells: a name, its rack's and rails, as a node of a topology file.
 constexpr std::size_t kCardBytes = 4096;
 
 using Card = std::array<char, kCardBytes>;
 
 Card card_of_this_node() {
   TopologyFile one;
-  one.nodes.push_back({.name = host_name(), .ranks = 1, .mapped = true, .which = {}, .rails = {}});
+  one.nodes.push_back({.name = host_name(),
+                       .ranks = 1,
+                       .mapped = true,
+                       .which = {},
+                       .rails = {},
+                       .rack = env().RACK_ID});
   one.nodes[0].rails = rails_here();
   std::string text = one.to_json();
   if (text.size() >= kCardBytes) {
@@ -121,6 +145,7 @@ Result<TopologyFile> of_job(const InfoOptions& options, Communicator& group) {
     NodeShape& shape = out.nodes[static_cast<std::size_t>(node)];
     shape.name = told.nodes[0].name;
     shape.rails = told.nodes[0].rails;
+    shape.rack = told.nodes[0].rack;
   }
   LinkClass measured;
   const bool several = topology.nodes() > 1;
@@ -128,7 +153,16 @@ Result<TopologyFile> of_job(const InfoOptions& options, Communicator& group) {
     ISTHMUS_ASSIGN(measured, probe_between(group));
   }
   out.between = between_of(options, several ? &measured : nullptr, out.nodes[0].rails);
+  LinkClass across = out.between;
+  if (topology.racks() > 1) {
+    ISTHMUS_ASSIGN(across, probe_across(group));
+  }
+  out.across = across_of(options, across);
   return out;
+}
+
+double gbit_of(const LinkClass& link) {
+  return link.beta_us_per_mib > 0.0 ? us_per_mib_at(link.beta_us_per_mib) : 0.0;
 }
 
 Status save(const InfoOptions& options, const TopologyFile& file) {
@@ -139,8 +173,12 @@ Status save(const InfoOptions& options, const TopologyFile& file) {
       "us a MiB ({:.2f} Gbit/s)\n",
       options.save, topology.ranks(), topology.nodes(),
       file.inside.measured ? "measured" : "built-in costs", file.between.alpha_us,
-      file.between.beta_us_per_mib,
-      file.between.beta_us_per_mib > 0.0 ? us_per_mib_at(file.between.beta_us_per_mib) : 0.0);
+      file.between.beta_us_per_mib, gbit_of(file.between));
+  if (topology.racks() > 1) {
+    fmt::print("{} racks; between them {:.2f} us a message, {:.1f} us a MiB ({:.2f} Gbit/s)\n",
+               topology.racks(), file.across.alpha_us, file.across.beta_us_per_mib,
+               gbit_of(file.across));
+  }
   return {};
 }
 
@@ -159,10 +197,10 @@ Status save_of_job(const InfoOptions& options) {
 int run_info_save(const InfoOptions& options) {
   const Result<WorldOptions> launched = options_from_launcher();
   const bool job = launched.ok() && launched->size > 1;
-  if (job && (options.ranks > 0 || options.nodes > 1)) {
+  if (job && (options.ranks > 0 || options.nodes > 1 || options.nodes_per_rack > 0)) {
     fmt::print(stderr,
                "isthmus info: the job says how many ranks there are on which nodes: "
-               "--ranks and --nodes cannot\n");
+               "--ranks, --nodes and --nodes-per-rack cannot\n");
     return kExitUsage;
   }
   const Status saved = job ? save_of_job(options) : save(options, of_this_machine(options));

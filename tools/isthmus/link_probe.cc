@@ -30,24 +30,47 @@ Result<double> one_way_us(Communicator& group, int peer, bool first, std::vector
   return times[times.size() / 2];
 }
 
+// Between the first ranks of nodes `first` + i and `second` + i, of so many pairs at once: what the
+// first pair gets.
+Result<LinkClass> probe(Communicator& group, int first, int second, int pairs) {
+  constexpr std::size_t kLarge = std::size_t{4} << 20;
+  const Topology& topology = group.topology();
+  LinkClass link;
+  for (int pair = 0; pair < pairs; ++pair) {
+    const int one = topology.members(first + pair).front();
+    const int other = topology.members(second + pair).front();
+    if (group.rank() == one || group.rank() == other) {
+      const bool begins = group.rank() == one;
+      const int peer = begins ? other : one;
+      std::vector<char> small(8);
+      std::vector<char> large(kLarge);
+      ISTHMUS_ASSIGN(link.alpha_us, one_way_us(group, peer, begins, &small, 201));
+      ISTHMUS_ASSIGN(const double us, one_way_us(group, peer, begins, &large, 9));
+      link.beta_us_per_mib =
+          std::max(us - link.alpha_us, 0.0) / (static_cast<double>(kLarge) / (1 << 20));
+    }
+  }
+  ISTHMUS_TRY(group.broadcast(&link, sizeof(link), DType::kByte, topology.members(first).front()));
+  return link;
+}
+
 }  // namespace
 
 Result<LinkClass> probe_between(Communicator& group) {
-  constexpr std::size_t kLarge = std::size_t{4} << 20;
   const Topology& topology = group.topology();
-  const int one = topology.members(0).front();
-  const int other = topology.members(1).front();
-  LinkClass link;
-  if (group.rank() == one || group.rank() == other) {
-    const bool first = group.rank() == one;
-    std::vector<char> small(8);
-    std::vector<char> large(kLarge);
-    ISTHMUS_ASSIGN(link.alpha_us, one_way_us(group, first ? other : one, first, &small, 201));
-    ISTHMUS_ASSIGN(const double us, one_way_us(group, first ? other : one, first, &large, 9));
-    link.beta_us_per_mib =
-        std::max(us - link.alpha_us, 0.0) / (static_cast<double>(kLarge) / (1 << 20));
+  int first = 0;
+  while (first + 2 < topology.nodes() &&
+         topology.rack_of_node(first) != topology.rack_of_node(first + 1)) {
+    ++first;
   }
-  ISTHMUS_TRY(group.broadcast(&link, sizeof(link), DType::kByte, one));
+  return probe(group, first, first + 1, 1);
+}
+
+Result<LinkClass> probe_across(Communicator& group) {
+  const Topology& topology = group.topology();
+  const int pairs = std::min(topology.nodes_of_rack(0), topology.nodes_of_rack(1));
+  ISTHMUS_ASSIGN(LinkClass link, probe(group, 0, topology.rack_begin(1), pairs));
+  link.beta_us_per_mib /= pairs;
   return link;
 }
 

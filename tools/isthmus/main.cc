@@ -79,6 +79,10 @@ void add_place(CLI::App* sub, ScheduleOptions* options, bool op_required) {
   sub->add_option("--locals", options->locals, "without a file: ranks on each node (default 2)")
       ->check(CLI::Range(1, 1024))
       ->type_name("N");
+  sub->add_option("--nodes-per-rack", options->nodes_per_rack,
+                  "without a file: nodes whose links to the others are shared (default: all)")
+      ->check(CLI::Range(1, Topology::kRanksMax))
+      ->type_name("N");
   sub->add_option_function<std::string>(
          "--bytes",
          [options](const std::string& text) {
@@ -190,6 +194,18 @@ void add_save(CLI::App* sub, InfoOptions* info) {
   sub->add_option("--between-gbit", info->between_gbit,
                   "--save: a node's rate to the others, all rails together (default: measured in a "
                   "job, else what the interfaces say)")
+      ->check(CLI::Range(1e-3, 1e6))
+      ->type_name("GBIT");
+  sub->add_option("--nodes-per-rack", info->nodes_per_rack,
+                  "--save, no job: nodes that share a rack, or a switch (default: all)")
+      ->check(CLI::Range(1, Topology::kRanksMax))
+      ->type_name("N");
+  sub->add_option("--across-us", info->across_us,
+                  "--save: one message's latency between racks (default: measured in a job)")
+      ->check(CLI::Range(0.0, 1e6))
+      ->type_name("US");
+  sub->add_option("--across-gbit", info->across_gbit,
+                  "--save: a rack's rate to the others (default: measured in a job, else a node's)")
       ->check(CLI::Range(1e-3, 1e6))
       ->type_name("GBIT");
 }

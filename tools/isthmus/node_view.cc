@@ -18,10 +18,10 @@ Error invalid(std::string message) {
 }
 
 Result<NodeView> view_of_file(const ScheduleOptions& options) {
-  if (options.nodes > 0 || options.locals > 0) {
+  if (options.nodes > 0 || options.locals > 0 || options.nodes_per_rack > 0) {
     return invalid(
-        "--topology says which nodes there are: --nodes and --locals cannot; --ranks "
-        "may say how many ranks");
+        "--topology says which nodes there are: --nodes, --locals and --nodes-per-rack cannot; "
+        "--ranks may say how many ranks");
   }
   ISTHMUS_ASSIGN(const TopologyFile file, TopologyFile::read(options.topology));
   NodeView view;
@@ -47,7 +47,7 @@ Result<Topology> grid_of(const ScheduleOptions& options) {
     return invalid(fmt::format("{} nodes of {} ranks: expected at most {} ranks", nodes, locals,
                                Topology::kRanksMax));
   }
-  return Topology::grid(nodes, locals);
+  return Topology::grid(nodes, locals, options.nodes_per_rack);
 }
 
 }  // namespace
@@ -56,7 +56,9 @@ std::string NodeView::group_text() const {
   const int nodes = topology.nodes();
   const int least = topology.locals_min();
   const int most = topology.locals_max();
-  return fmt::format("{} node{} of {}{} rank{}", nodes, nodes == 1 ? "" : "s",
+  const std::string racks =
+      topology.racks() > 1 ? fmt::format("{} racks, ", topology.racks()) : std::string();
+  return fmt::format("{}{} node{} of {}{} rank{}", racks, nodes, nodes == 1 ? "" : "s",
                      least == most ? std::string() : fmt::format("{} to ", least), most,
                      most == 1 ? "" : "s");
 }
@@ -114,6 +116,7 @@ Result<NodeView> view_of(const ScheduleOptions& options) {
     const bool measured = table.ok() && table->between.has_value();
     if (measured) {
       view.topology.set_between(*table->between);
+      view.topology.set_across(*table->between);
     }
     view.costs_from += measured ? "; between nodes measured as well"
                                 : "; between nodes built in: `isthmus tune` as the ranks of a job "

@@ -53,6 +53,10 @@ void print_simulation(const ScheduleOptions& options, const NodeView& view, cons
   fmt::print("  bytes out of a node  {} at most\n", most(run.neck_out));
   fmt::print("  neck busy            {:.1f} % of the time\n",
              share(most(run.neck_busy_us), run.makespan_us));
+  if (view.topology.racks() > 1) {
+    fmt::print("  bytes out of a rack   {} at most, its link busy {:.1f} % of the time\n",
+               most(run.rack_out), share(most(run.rack_busy_us), run.makespan_us));
+  }
   fmt::print("  simulated            {} of {} ranks, {} steps{}\n", run.roles, ranks, run.steps,
              run.roles < static_cast<std::size_t>(ranks) ? "; the others do the same" : "");
   fmt::print("  costs                {}\n", view.costs_from);
@@ -66,6 +70,7 @@ void print_simulation_json(const ScheduleOptions& options, const NodeView& view,
               {"bytes", options.bytes},
               {"ranks", view.topology.ranks()},
               {"nodes", view.topology.nodes()},
+              {"racks", view.topology.racks()},
               {"delivery", options.rendezvous ? "rendezvous" : "eager"},
               {"pieces", tuning.pieces},
               {"halvings", tuning.halvings},
@@ -73,6 +78,8 @@ void print_simulation_json(const ScheduleOptions& options, const NodeView& view,
               {"first_end_us", least(run.end_us)},
               {"neck_bytes_out", most(run.neck_out)},
               {"neck_busy_us", most(run.neck_busy_us)},
+              {"rack_bytes_out", most(run.rack_out)},
+              {"rack_busy_us", most(run.rack_busy_us)},
               {"simulated_ranks", run.roles},
               {"simulated_steps", run.steps},
               {"costs", view.costs_from}};
@@ -133,6 +140,10 @@ int run_schedule_cost(const ScheduleOptions& options) {
   fmt::print("                core time    {:.2f} us\n", busiest.core_us());
   fmt::print("  busiest node: bytes out    {}\n", most(cost.neck_out));
   fmt::print("                bytes in     {}\n", most(cost.neck_in));
+  if (topology.racks() > 1) {
+    fmt::print("  busiest rack: bytes out     {}\n", most(cost.rack_out));
+    fmt::print("               bytes in      {}\n", most(cost.rack_in));
+  }
   fmt::print("  no order is faster than    {:.2f} us (`isthmus schedule simulate` orders it)\n",
              cost.bound_us);
   return 0;

@@ -150,8 +150,12 @@ void print_parts(const Prediction& prediction, const NodeView& view, const Choic
   if (sends_messages(*choice.algorithm)) {
     print_part(
         "messages", parts.messages_us, total,
-        fmt::format("{:.0f} us a message, {:.0f} us a MiB between nodes",
-                    view.topology.between().alpha_us, view.topology.between().beta_us_per_mib));
+        fmt::format("{:.0f} us a message, {:.0f} us a MiB between nodes{}",
+                    view.topology.between().alpha_us, view.topology.between().beta_us_per_mib,
+                    view.topology.racks() > 1 ? fmt::format(", {:.0f} and {:.0f} between racks",
+                                                            view.topology.across().alpha_us,
+                                                            view.topology.across().beta_us_per_mib)
+                                              : ""));
     return;
   }
   const Result<Schedule> schedule =
