@@ -68,6 +68,31 @@ class Nodes {
 
   std::uint32_t own() const { return node_; }
 
+  std::uint32_t racks() const { return static_cast<std::uint32_t>(topology_.racks()); }
+
+  std::uint32_t rack_of(std::uint32_t node) const {
+    return static_cast<std::uint32_t>(topology_.rack_of_node(static_cast<int>(node)));
+  }
+
+  std::uint32_t own_rack() const { return rack_of(node_); }
+
+  std::uint32_t rack_begin(std::uint32_t rack) const {
+    return static_cast<std::uint32_t>(topology_.rack_begin(static_cast<int>(rack)));
+  }
+
+  std::uint32_t nodes_of_rack(std::uint32_t rack) const {
+    return static_cast<std::uint32_t>(topology_.nodes_of_rack(static_cast<int>(rack)));
+  }
+
+  std::uint32_t rack_nodes_min() const {
+    return static_cast<std::uint32_t>(topology_.rack_nodes_min());
+  }
+
+  // A node's index in its rack.
+  std::uint32_t place_of(std::uint32_t node) const { return node - rack_begin(rack_of(node)); }
+
+  std::uint32_t place() const { return place_of(node_); }
+
   std::uint32_t locals(std::uint32_t node) const {
     return static_cast<std::uint32_t>(topology_.locals(static_cast<int>(node)));
   }
@@ -89,6 +114,20 @@ class Nodes {
   // The local rank of `node` that handles what belongs to `rank` of another node.
   std::uint32_t carrier(std::uint32_t node, std::uint32_t rank) const {
     return local_of(rank) % locals(node);
+  }
+
+  // The node by which data of `rank` and sums for it pass on their way between that rank and
+  // `node`, so that they cross between racks once: one of the other rack's, or the rank's own.
+  std::uint32_t by_way_of(std::uint32_t node, std::uint32_t rank) const {
+    const std::uint32_t home = node_of(rank);
+    const std::uint32_t rack = rack_of(node);
+    const std::uint32_t gate = rack_begin(rack) + place_of(home) % nodes_of_rack(rack);
+    return rack == rack_of(home) || node == gate ? home : gate;
+  }
+
+  // The rank that is `rank` itself on its own node, else its carrier.
+  std::uint32_t stand_in(std::uint32_t node, std::uint32_t rank) const {
+    return node == node_of(rank) ? rank : rank_at(node, carrier(node, rank));
   }
 
   // The node `steps` after this rank's, in a circle.

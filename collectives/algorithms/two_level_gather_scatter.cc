@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "collectives/algorithms/mapped_pieces.h"
-#include "collectives/algorithms/two_level.h"
+#include "collectives/algorithms/two_level_team.h"
 
 namespace isthmus {
 
@@ -85,18 +85,38 @@ class Gather {
     await_slot(b_, tuning_, piece);
     const std::uint32_t own = mark(b_.rank(), piece);
     b_.copy(holdings_.place(b_.rank(), tuning_.slot(piece)), Builder::input(piece), own, own + 1);
-    for (std::uint32_t step = 1; step < nodes_.count(); ++step) {
-      const std::uint32_t node = nodes_.after(step);
-      b_.send(nodes_.rank_at(node, nodes_.carrier(node, b_.rank())), Builder::input(piece), own,
-              own + 1);
-    }
+    pass_on(b_.rank(), Builder::input(piece), own);
+    receive(piece, true);
+    receive(piece, false);
+    b_.publish(kStaged, piece + 1);
+  }
+
+  // What this rank receives for its node, `straight` from its owner or by way of another node: in
+  // the order in which senders send.
+  void receive(std::uint32_t piece, bool straight) {
     for (std::uint32_t rank = 0; rank < b_.ranks(); ++rank) {
       const Place place = holdings_.place(rank, tuning_.slot(piece));
-      if (place.local == b_.local() && rank != b_.rank()) {
-        b_.recv(rank, place, mark(rank, piece), mark(rank, piece) + 1);
+      const std::uint32_t from = nodes_.by_way_of(nodes_.own(), rank);
+      if (place.local != b_.local() || rank == b_.rank() ||
+          straight != (from == nodes_.node_of(rank))) {
+        continue;
+      }
+      const std::uint32_t block = mark(rank, piece);
+      b_.recv(nodes_.stand_in(from, rank), place, block, block + 1);
+      if (straight && nodes_.racks() > 1) {
+        pass_on(rank, place, block);
       }
     }
-    b_.publish(kStaged, piece + 1);
+  }
+
+  // To the nodes that get the block of `rank` by way of this one.
+  void pass_on(std::uint32_t rank, Place src, std::uint32_t block) {
+    for (std::uint32_t step = 1; step < nodes_.count(); ++step) {
+      const std::uint32_t node = nodes_.after(step);
+      if (nodes_.by_way_of(node, rank) == nodes_.own()) {
+        b_.send(nodes_.stand_in(node, rank), src, block, block + 1);
+      }
+    }
   }
 
   void collect(std::uint32_t piece) {
@@ -118,18 +138,25 @@ class Gather {
 };
 
 // two_level_reduce_scatter, step by step. Staging unit r of a slot holds this rank's operand of
-// rank r's block; scratch of a slot holds the nodes' sums of the own block, then this node's sums
-// of the blocks that this rank carries.
+// rank r's block; scratch of a slot holds the sums of the own block that come from the nodes of
+// this rack and from the other racks, in the order of nodes, then those of the blocks that this
+// rank carries: this node's, or (last) the rack's and before it those of its nodes.
 class Scatter {
  public:
   explicit Scatter(const Request& request)
       : nodes_(request),
         tuning_(request.tuning),
-        b_(start_ranked(request, OpKind::kReduceScatter, "two_level_reduce_scatter")) {
+        b_(start_ranked(request, OpKind::kReduceScatter, "two_level_reduce_scatter")),
+        rack_(Team::of_rack(nodes_)),
+        units_(operands()) {
     for (std::uint32_t rank = 0; rank < b_.ranks(); ++rank) {
-      if (nodes_.node_of(rank) != nodes_.own() &&
-          nodes_.carrier(nodes_.own(), rank) == b_.local()) {
-        carried_.push_back(rank);
+      const std::uint32_t home = nodes_.node_of(rank);
+      if (home != nodes_.own() && nodes_.carrier(nodes_.own(), rank) == b_.local()) {
+        // Where several nodes of a rack have operands for another one, one of them adds up.
+        const bool adds = nodes_.rack_of(home) != nodes_.own_rack() && rack_.count > 1 &&
+                          nodes_.by_way_of(nodes_.own(), rank) == home;
+        carried_.push_back({rank, units_, adds ? rack_.count : 0});
+        units_ += carried_.back().operands + 1;
       }
     }
   }
@@ -142,6 +169,13 @@ class Scatter {
   }
 
  private:
+  // A rank of another node whose block this rank sums up.
+  struct Carried {
+    std::uint32_t rank;
+    std::uint32_t at;        // of its units
+    std::uint32_t operands;  // sums of this rack's nodes; 0: this node's only
+  };
+
   std::uint32_t mark(std::uint32_t rank, std::uint32_t piece) const {
     return rank * tuning_.pieces + piece;
   }
@@ -151,16 +185,27 @@ class Scatter {
   }
 
   Place sum(std::uint32_t piece, std::uint32_t index) const {
-    const auto units = nodes_.count() + static_cast<std::uint32_t>(carried_.size());
-    return Builder::scratch(tuning_.slot(piece) * units + index);
+    return Builder::scratch(tuning_.slot(piece) * units_ + index);
+  }
+
+  // Sums of the own block: the nodes of this rack, and the other racks.
+  std::uint32_t operands() const { return rack_.count + nodes_.racks() - 1; }
+
+  std::uint32_t operand_of(std::uint32_t node) const {
+    const std::uint32_t rack = nodes_.rack_of(node);
+    if (rack == nodes_.own_rack()) {
+      return rack + nodes_.place_of(node);
+    }
+    return rack < nodes_.own_rack() ? rack : rack + rack_.count - 1;
   }
 
   void stage(std::uint32_t piece) {
     await_slot(b_, tuning_, piece);
+    auto next = carried_.begin();
     for (std::uint32_t rank = 0; rank < b_.ranks(); ++rank) {
-      const bool reduced_here =
-          rank == b_.rank() || std::binary_search(carried_.begin(), carried_.end(), rank);
-      if (!reduced_here) {
+      const bool carried = next != carried_.end() && next->rank == rank;
+      next += carried ? 1 : 0;
+      if (rank != b_.rank() && !carried) {
         b_.copy(operand(piece, rank), Builder::input(mark(rank, piece)), mark(rank, piece),
                 mark(rank, piece) + 1);
       }
@@ -170,30 +215,54 @@ class Scatter {
 
   void reduce(std::uint32_t piece) {
     await_staged(b_, piece);
-    std::uint32_t index = nodes_.count();
-    for (const std::uint32_t rank : carried_) {
-      const std::uint32_t theirs = mark(rank, piece);
-      b_.reduce_locals(sum(piece, index), operand(piece, rank), theirs, theirs + 1, true, false);
-      b_.send(rank, sum(piece, index), theirs, theirs + 1);
-      ++index;
+    // In the order in which they are received: those that others add up come first.
+    for (const bool straight : {false, true}) {
+      for (const Carried& block : carried_) {
+        const std::uint32_t next = nodes_.by_way_of(nodes_.own(), block.rank);
+        if (straight == (next == nodes_.node_of(block.rank))) {
+          hand_on(block, next, piece);
+        }
+      }
     }
     const std::uint32_t own = mark(b_.rank(), piece);
-    b_.reduce_locals(sum(piece, nodes_.own()), operand(piece, b_.rank()), own, own + 1, true,
-                     false);
+    b_.reduce_locals(sum(piece, operand_of(nodes_.own())), operand(piece, b_.rank()), own, own + 1,
+                     true, false);
     publish_read(b_, tuning_, piece);
     for (std::uint32_t step = 1; step < nodes_.count(); ++step) {
       const std::uint32_t node = nodes_.after(step);
-      b_.recv(nodes_.rank_at(node, nodes_.carrier(node, b_.rank())), sum(piece, node), own,
-              own + 1);
+      if (nodes_.by_way_of(node, b_.rank()) == nodes_.own()) {
+        b_.recv(nodes_.stand_in(node, b_.rank()), sum(piece, operand_of(node)), own, own + 1);
+      }
     }
-    b_.reduce_units(Builder::output(piece), sum(piece, 0), nodes_.count(), kNoOwnOperand, own,
-                    own + 1, true);
+    b_.reduce_units(Builder::output(piece), sum(piece, 0), operands(), kNoOwnOperand, own, own + 1,
+                    true);
+  }
+
+  // This node's sum of a block, or its rack's, to the next node towards the block's owner.
+  void hand_on(const Carried& block, std::uint32_t next, std::uint32_t piece) {
+    const std::uint32_t begin = mark(block.rank, piece);
+    const std::uint32_t place = block.operands > 0 ? nodes_.place() : 0;
+    const Place result = sum(piece, block.at + block.operands);
+    b_.reduce_locals(sum(piece, block.at + place), operand(piece, block.rank), begin, begin + 1,
+                     true, false);
+    for (std::uint32_t step = 1; step < block.operands; ++step) {
+      const std::uint32_t other = rack_.after(step);
+      b_.recv(nodes_.stand_in(rack_.node(other), block.rank), sum(piece, block.at + other), begin,
+              begin + 1);
+    }
+    if (block.operands > 0) {
+      b_.reduce_units(result, sum(piece, block.at), block.operands, kNoOwnOperand, begin, begin + 1,
+                      false);
+    }
+    b_.send(nodes_.stand_in(next, block.rank), result, begin, begin + 1);
   }
 
   const Nodes nodes_;
   const Tuning tuning_;
   Builder b_;
-  std::vector<std::uint32_t> carried_;  // ranks of other nodes whose blocks this rank sums up
+  const Team rack_;
+  std::uint32_t units_;  // of a slot
+  std::vector<Carried> carried_;
 };
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 constexpr std::uint8_t kStaged = 1;
 constexpr std::uint8_t kRead = 2;
 
-// Nodes are numbered from the root's on.
+// Nodes are numbered from the root's on, rack by rack.
 struct NodeTree {
   std::uint32_t parent = 0;
   std::vector<std::uint32_t> children;
@@ -45,38 +45,92 @@ NodeTree star(std::uint32_t own, std::uint32_t count) {
 
 using TreeShape = NodeTree (*)(std::uint32_t own, std::uint32_t count);
 
-// Nodes numbered from the root's on, and the rank of each that stands for it: the root itself, else
-// the first.
+// Nodes numbered from the root's on, first those of its rack, and the rank of each that stands for
+// it: the root itself, else the first. Racks are numbered from the root's on, too.
 class Heads {
  public:
   explicit Heads(const Request& request)
-      : nodes_(request), root_(request.root), root_node_(nodes_.node_of(request.root)) {}
+      : nodes_(request),
+        root_(request.root),
+        root_node_(nodes_.node_of(request.root)),
+        root_rack_(nodes_.rack_of(root_node_)) {}
 
-  std::uint32_t own() const { return (nodes_.own() + nodes_.count() - root_node_) % count(); }
+  std::uint32_t own() const { return index_of(nodes_.own()); }
 
   std::uint32_t count() const { return nodes_.count(); }
+
+  std::uint32_t racks() const { return nodes_.racks(); }
+
+  std::uint32_t own_rack() const { return (nodes_.own_rack() + racks() - root_rack_) % racks(); }
+
+  // The first node of a rack.
+  std::uint32_t first(std::uint32_t rack) const {
+    return rack == 0 ? 0 : index_of(nodes_.rack_begin((rack + root_rack_) % racks()));
+  }
+
+  std::uint32_t nodes_of_own_rack() const { return nodes_.nodes_of_rack(nodes_.own_rack()); }
 
   std::uint32_t local(std::uint32_t index) const { return index == 0 ? nodes_.local_of(root_) : 0; }
 
   std::uint32_t rank(std::uint32_t index) const {
-    return nodes_.rank_at((index + root_node_) % count(), local(index));
+    const std::uint32_t near = nodes_.nodes_of_rack(root_rack_);
+    const std::uint32_t begin = nodes_.rack_begin(root_rack_);
+    const std::uint32_t node = index < near ? begin + (nodes_.place_of(root_node_) + index) % near
+                                            : (begin + index) % count();
+    return nodes_.rank_at(node, local(index));
   }
 
  private:
+  std::uint32_t index_of(std::uint32_t node) const {
+    const std::uint32_t near = nodes_.nodes_of_rack(root_rack_);
+    return nodes_.rack_of(node) == root_rack_
+               ? (node + near - root_node_) % near
+               : (node + count() - nodes_.rack_begin(root_rack_)) % count();
+  }
+
   const Nodes nodes_;
   const std::uint32_t root_;
   const std::uint32_t root_node_;
+  const std::uint32_t root_rack_;
 };
 
-Result<Schedule> broadcast_by_nodes(const Request& request, std::string_view name,
-                                    TreeShape shape) {
+// One tree of the shape for the first nodes of the racks, and one for each rack.
+NodeTree by_racks(const Heads& heads, TreeShape shape) {
+  const std::uint32_t own = heads.own();
+  const std::uint32_t rack = heads.own_rack();
+  const std::uint32_t first = heads.first(rack);
+  NodeTree tree;
+  if (own == first) {
+    const NodeTree across = shape(rack, heads.racks());
+    tree.parent = rack == 0 ? 0 : heads.first(across.parent);
+    for (const std::uint32_t child : across.children) {
+      tree.children.push_back(heads.first(child));
+    }
+  }
+  const NodeTree near = shape(own - first, heads.nodes_of_own_rack());
+  tree.parent = own == first ? tree.parent : first + near.parent;
+  for (const std::uint32_t child : near.children) {
+    tree.children.push_back(first + child);
+  }
+  return tree;
+}
+
+// Neighbours in a chain of all nodes are of one rack but for one at its end.
+NodeTree in_a_row(const Heads& heads, TreeShape shape) {
+  return shape(heads.own(), heads.count());
+}
+
+using TreeOf = NodeTree (*)(const Heads& heads, TreeShape shape);
+
+Result<Schedule> broadcast_by_nodes(const Request& request, std::string_view name, TreeShape shape,
+                                    TreeOf tree_of = by_racks) {
   const std::uint32_t pieces = request.tuning.pieces;
   const std::uint32_t slots = request.tuning.slots;
   Builder b = start_schedule(request, OpKind::kBroadcast, name, whole_partition(request), true);
   const Heads heads(request);
   const std::uint32_t own = heads.own();
   const std::uint32_t head = heads.local(own);
-  const NodeTree tree = shape(own, heads.count());
+  const NodeTree tree = tree_of(heads, shape);
 
   b.publish(kAnnounceLine, 1);
   b.await_all(kAnnounceLine, 1);
@@ -116,7 +170,7 @@ Result<Schedule> reduce_by_nodes(const Request& request, std::string_view name, 
   const Heads heads(request);
   const std::uint32_t own = heads.own();
   const std::uint32_t head = heads.local(own);
-  const NodeTree tree = shape(own, heads.count());
+  const NodeTree tree = by_racks(heads, shape);
   const auto count = static_cast<std::uint32_t>(tree.children.size());
 
   b.publish(kAnnounceLine, 1);
@@ -166,7 +220,7 @@ Result<Schedule> two_level_tree_broadcast(const Request& request) {
 }
 
 Result<Schedule> two_level_chain_broadcast(const Request& request) {
-  return broadcast_by_nodes(request, "two_level_chain_broadcast", chain);
+  return broadcast_by_nodes(request, "two_level_chain_broadcast", chain, in_a_row);
 }
 
 Result<Schedule> two_level_tree_reduce(const Request& request) {

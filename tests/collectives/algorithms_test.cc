@@ -49,6 +49,11 @@ std::vector<Topology> topologies() {
   result.push_back(Topology::make(std::vector<int>{0, 0, 0, 1, 1}).value());
   result.push_back(Topology::make(std::vector<int>{0, 1, 2, 0, 1, 0, 0}).value());
   result.push_back(Topology::make(std::vector<int>{0, 0, 1, 1, 1}, {false, true}).value());
+  result.push_back(Topology::grid(4, 2, 2));
+  result.push_back(Topology::grid(7, 1, 3));
+  result.push_back(Topology::make(std::vector<int>{0, 1, 2, 0, 1, 0, 3, 4}, {},
+                                  std::vector<int>{0, 1, 1, 0, 1, 0, 0, 2})
+                       .value());
   return result;
 }
 

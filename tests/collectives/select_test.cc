@@ -21,6 +21,12 @@ constexpr OpKind kOps[] = {OpKind::kBarrier,       OpKind::kAllReduce, OpKind::k
                            OpKind::kReduceScatter, OpKind::kBroadcast, OpKind::kReduce,
                            OpKind::kGather,        OpKind::kScatter,   OpKind::kAllToAll};
 
+// The link between racks is that of one node.
+Topology in_racks(Topology topology) {
+  topology.set_across({40.0, 840.0});
+  return topology;
+}
+
 std::vector<Topology> groups() {
   return {Topology::grid(1, 1),
           Topology::grid(1, 2),
@@ -32,6 +38,10 @@ std::vector<Topology> groups() {
           Topology::grid(2, 2),
           Topology::grid(2, 4),
           Topology::grid(4, 4),
+          in_racks(Topology::grid(4, 2, 2)),
+          in_racks(Topology::grid(6, 2, 2)),
+          in_racks(Topology::grid(8, 1, 4)),
+          in_racks(Topology::grid(5, 2, 3)),
           Topology::make(std::vector<int>{0, 0, 0, 1, 1}).value(),
           Topology::make(std::vector<int>{0, 0, 0}, {false}).value()};
 }
@@ -84,8 +94,10 @@ TEST(SelectTest, NearTheBestSimulatedTime) {
             best_us = std::min(best_us, simulated_us(algorithm, topology, payload));
           }
         }
-        // A microsecond for what the closed forms leave out of small ones.
-        EXPECT_LE(simulated_us(*choice.algorithm, topology, payload), 1.35 * best_us + 1.0)
+        // A microsecond for what the closed forms leave out of small ones; between racks they
+        // prefer a second hop to many messages at once, whose cost the simulator leaves out.
+        const double slack_us = topology.racks() > 1 ? topology.between().alpha_us : 1.0;
+        EXPECT_LE(simulated_us(*choice.algorithm, topology, payload), 1.35 * best_us + slack_us)
             << where(*choice.algorithm, topology, 0, choice.tuning) << ", " << bytes << " bytes";
       }
     }

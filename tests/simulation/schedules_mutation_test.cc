@@ -162,10 +162,11 @@ struct Subject {
 std::vector<Subject> subjects() {
   std::vector<Subject> result;
   const std::vector<Topology> topologies = {
-      Topology::grid(1, 2), Topology::grid(1, 3),
-      Topology::grid(1, 4), Topology::grid(2, 2),
-      Topology::grid(3, 1), Topology::make(std::vector<int>{0, 0, 0, 1, 1}).value(),
-      Topology::grid(3, 2)};
+      Topology::grid(1, 2),   Topology::grid(1, 3),
+      Topology::grid(1, 4),   Topology::grid(2, 2),
+      Topology::grid(3, 1),   Topology::make(std::vector<int>{0, 0, 0, 1, 1}).value(),
+      Topology::grid(3, 2),   Topology::grid(4, 1, 2),
+      Topology::grid(5, 2, 2)};
   for (const Algorithm& algorithm : algorithms()) {
     for (const Topology& topology : topologies) {
       if (fits_best(algorithm, topology, 0)) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <ctime>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -56,16 +57,16 @@ class ProofTest : public testing::Test {
     spent.seconds += static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   }
 
-  // All algorithms that `wanted` admits, for all roots and sizes.
+  // All algorithms that `wanted` admits, for every so many-th root and all sizes.
   template <typename Wanted>
-  void prove_all(const Topology& topology, const Wanted& wanted) {
+  void prove_all(const Topology& topology, const Wanted& wanted, int every = 1) {
     for (const Algorithm& algorithm : algorithms()) {
       if (!fits_best(algorithm, topology, 0) || !wanted(algorithm)) {
         continue;
       }
       const int roots = op_traits(algorithm.op).rooted ? topology.ranks() : 1;
       for (const Tuning& tuning : three_tunings()) {
-        for (int root = 0; root < roots && !HasFatalFailure(); ++root) {
+        for (int root = 0; root < roots && !HasFatalFailure(); root += every) {
           prove(algorithm, topology, static_cast<std::uint32_t>(root), tuning);
         }
         if (!has_pieces(algorithm, topology)) {
@@ -120,6 +121,53 @@ TEST_F(ProofTest, UnevenAndScatteredNodes) {
       {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3}};
   for (const std::vector<int>& placement : placements) {
     prove_all(Topology::make(placement).value(), sees_nodes);
+  }
+}
+
+// Whether the algorithm's schedules depend on racks at all.
+bool sees_racks(const Algorithm& algorithm) {
+  const Topology blind = Topology::grid(6, 2);
+  const Topology racked = Topology::grid(6, 2, 3);
+  if (!sees_nodes(algorithm) || !fits_best(algorithm, blind, 0)) {
+    return false;
+  }
+  const std::uint32_t root = op_traits(algorithm.op).rooted ? 11 : 0;
+  const std::vector<Schedule> without = build_all(algorithm, blind, root, {2, 2, 1, 64});
+  const std::vector<Schedule> with = build_all(algorithm, racked, root, {2, 2, 1, 64});
+  const auto differ = [](const Schedule& one, const Schedule& other) {
+    return one.hash() != other.hash();
+  };
+  return std::mismatch(without.begin(), without.end(), with.begin(), std::not_fn(differ)).first !=
+         without.end();
+}
+
+// Racks x nodes x locals up to 64 ranks; the last rack is smaller where the nodes do not fill it.
+TEST_F(ProofTest, RacksTimesNodesTimesRanksUpTo64) {
+  for (const int locals : {1, 2, 3}) {
+    for (int nodes = 3; nodes * locals <= kRanksMax; nodes += nodes < 9 ? 1 : 23) {
+      for (int near = 1; near < nodes && !HasFatalFailure(); near += near < 4 ? 1 : 5) {
+        prove_all(Topology::grid(nodes, locals, near), sees_racks, nodes < 9 ? 3 : 17);
+      }
+    }
+  }
+}
+
+TEST_F(ProofTest, UnevenAndScatteredRacks) {
+  struct Placement {
+    std::vector<int> node_of;
+    std::vector<int> rack_of;
+  };
+
+  const std::vector<Placement> placements = {
+      {{0, 0, 1, 2}, {0, 0, 1, 1}},
+      {{0, 1, 2, 3, 4, 5, 6, 7, 8}, {0, 1, 1, 1, 1, 1, 1, 1, 1}},
+      {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, {0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2}},
+      {{0, 1, 2, 0, 1, 0, 3, 3, 4}, {5, 7, 5, 5, 7, 5, 7, 7, 5}},
+      {{3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3},
+       {3, 1, 4, 1, 3, 3, 3, 1, 3, 3, 3, 1, 3, 1, 3, 3}},
+  };
+  for (const Placement& placement : placements) {
+    prove_all(Topology::make(placement.node_of, {}, placement.rack_of).value(), sees_racks);
   }
 }
 
@@ -213,8 +261,8 @@ TEST_F(PairTest, Nodes) {
   for (const Topology& topology :
        {Topology::grid(2, 2), Topology::grid(2, 3), Topology::grid(3, 2), Topology::grid(2, 4),
         Topology::grid(4, 2), Topology::grid(3, 3), Topology::grid(4, 4),
-        Topology::make(std::vector<int>{0, 0, 0, 1, 1}).value(),
-        Topology::make(std::vector<int>{0, 1, 1, 1}).value(),
+        Topology::make(std::vector<int>{0, 0, 0, 1, 1}).value(), Topology::grid(4, 2, 2),
+        Topology::grid(5, 2, 2), Topology::make(std::vector<int>{0, 1, 1, 1}).value(),
         Topology::make(std::vector<int>{0, 1, 2, 0, 1, 0}).value(),
         Topology::make(std::vector<int>{3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3}).value()}) {
     prove_pairs(topology, {4, 3, 1}, announces);
