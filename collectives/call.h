@@ -9,6 +9,7 @@
 #include "base/dtype.h"
 #include "schedule/schedule.h"
 #include "schedule/work.h"
+#include "transport/priority.h"
 
 namespace isthmus {
 
@@ -112,6 +113,10 @@ struct MessageCall {
 
 struct CallOptions {
   std::int64_t timeout_ms = -1;  // -1: the group's
+
+  // Which operations' data goes first between nodes, where several want to: of this rank, whatever
+  // the others say. Operations of a lower one end too (docs/multi-node.md).
+  Priority priority = Priority::kNormal;
 
   // Of synchronous calls, where set: false interrupts the call (Ctrl-C). Half an operation cannot
   // be taken back, so that ends the group, and the peers are told.

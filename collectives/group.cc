@@ -249,6 +249,7 @@ void Group::bind(const Call& call, const Terms& terms, const CallOptions& option
   run->info.kind = static_cast<std::uint8_t>(call.op);
   run->info.dtype = static_cast<std::uint8_t>(call.dtype);
   run->info.red_op = static_cast<std::uint8_t>(call.red_op);
+  run->info.priority = options.priority;
   run->info.root = call.root;
   run->info.count = announced_count(call);
   run->input = run->operand.memory != nullptr ? run->operand.memory.get()
@@ -356,6 +357,7 @@ Result<WorkRef> Group::start_message(const MessageCall& call, const CallOptions&
   transfer->into = {static_cast<std::byte*>(call.into), call.bytes};
   transfer->info.kind = static_cast<std::uint8_t>(call.is_recv ? OpKind::kRecv : OpKind::kSend);
   transfer->info.dtype = static_cast<std::uint8_t>(DType::kByte);
+  transfer->info.priority = options.priority;
   transfer->info.count = call.bytes;
   transfer->timeout_ms = options.timeout_ms >= 0
                              ? options.timeout_ms

@@ -329,7 +329,10 @@ bool Engine::begin(Run& run) {
     has_scratch = run.scratch.memory != nullptr;
   }
   run.state = Run::State::kActive;
-  runs_.push_back(&run);
+  const auto place = std::find_if(runs_.begin(), runs_.end(), [&](const Run* other) {
+    return other->info.priority > run.info.priority;
+  });
+  runs_.insert(place, &run);
   if (sends_messages(schedule)) {
     ++messaging_;
     prepare_dataflow(run);

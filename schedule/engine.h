@@ -244,7 +244,7 @@ class Engine {
   Baton baton_;
   Lanes lanes_;
   std::vector<Channel*> channels_;
-  std::vector<Run*> runs_;                       // begun and not done, of all channels
+  std::vector<Run*> runs_;                       // begun and not done, higher priority first
   std::vector<Channel*> blocked_;                // channels with pending runs
   std::vector<std::unique_ptr<Run>> owned_;      // asynchronous runs, until done
   std::vector<std::unique_ptr<Run>> graveyard_;  // done, freed by the next pass

@@ -474,6 +474,9 @@ bool Engine::advance_dataflow(Run& run) {
     if (run_local(run, step)) {
       complete_step(run, index);
       moved = true;
+      if (runs_.front()->info.priority < run.info.priority) {
+        break;  // one at a time: what comes for the other run is looked at in between
+      }
     } else if (run.state == Run::State::kActive) {
       run.awaiting.push_back(index);
     }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "transport/priority.h"
 
 namespace isthmus {
 
@@ -53,7 +54,7 @@ struct OperationInfo {
   std::uint8_t kind = 0;        // OpKind
   std::uint8_t dtype = 0;
   std::uint8_t red_op = 0;
-  std::uint8_t reserved = 0;
+  Priority priority = Priority::kNormal;  // the rank's own, see Endpoint; need not reach the peer
   std::uint32_t root = 0;
   std::uint64_t count = 0;  // elements
 
@@ -82,6 +83,10 @@ struct Completion {
 // Sizes of both sides must agree: a receive whose message has another size completes as failed with
 // kMismatch on the receiver, and the sender's post completes as failed with kMismatch too.
 // A zero-byte message is a message.
+//
+// Of several messages to one peer, that of the higher OperationInfo::priority may go first where
+// they compete; the receiver's means nothing. A transport whose lanes never make anyone wait long
+// (shared memory) may ignore it. No priority keeps another from ending.
 //
 // Buffers stay untouched by the caller from kPosted until the completion, or until cancel()
 // returns. Thread rule: used only by the thread that holds the engine's token.

@@ -347,6 +347,37 @@ TEST_P(Threads, RanksThatDisagreeOnTheRootOfMuchDataAreTold) {
   });
 }
 
+// Both move as much, and the one of lower priority is issued first.
+TEST(Priorities, TheUrgentOperationEndsFirst) {
+  on_ranks("ab", [](World& world) {
+    constexpr std::size_t kCount = std::size_t{64} << 20;
+    Result<std::unique_ptr<Communicator>> group = world.new_group(std::array{0, 1}, "background");
+    ASSERT_TRUE(group.ok()) << group.error().message;
+    const std::vector<std::byte> mine(kCount, static_cast<std::byte>(world.rank() + 1));
+    std::array<std::vector<std::byte>, 2> all;
+    const auto gather = [&](Communicator& in, std::size_t which, Priority priority) {
+      all[which].resize(2 * kCount);
+      Result<WorkRef> work = in.start({.op = OpKind::kAllGather,
+                                       .input = mine.data(),
+                                       .output = all[which].data(),
+                                       .count = kCount},
+                                      {.priority = priority});
+      EXPECT_TRUE(work.ok());
+      return std::move(work).value();
+    };
+    all[1].resize(2 * kCount);
+    const WorkRef background = gather(**group, 0, Priority::kBackground);
+    const WorkRef urgent = gather(world.communicator(), 1, Priority::kUrgent);
+    EXPECT_TRUE(urgent->wait(Deadline::after_ms(60'000)).ok());
+    EXPECT_FALSE(background->done());
+    EXPECT_TRUE(background->wait(Deadline::after_ms(60'000)).ok());
+    for (const std::vector<std::byte>& each : all) {
+      EXPECT_EQ(each.front(), std::byte{1});
+      EXPECT_EQ(each.back(), std::byte{2});
+    }
+  });
+}
+
 TEST_P(Threads, BadCallsAreRefusedBeforeAnythingMoves) {
   on_ranks(GetParam(), [](World& world) {
     Communicator& group = world.communicator();

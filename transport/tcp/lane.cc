@@ -27,7 +27,10 @@ constexpr std::size_t kDrainBytes = std::size_t{1} << 20;
 }  // namespace
 
 Lane::Lane(LaneShared* shared, int peer)
-    : shared_(shared), peer_(peer), scratch_(kNoticeFixedBytes + kNoticeTextMax) {}
+    : shared_(shared),
+      peer_(peer),
+      bulk_(&shared->bulk),
+      scratch_(kNoticeFixedBytes + kNoticeTextMax) {}
 
 Lane::~Lane() = default;
 
@@ -118,6 +121,9 @@ Result<Endpoint::Post> Lane::post_send(const Tag& tag, const OperationInfo& info
     count_waiting(1);
     push_control(FrameType::kRequest, tag, info, data.size());
     count_bulk(data.size());
+  }
+  if (info.priority != Priority::kNormal) {
+    limit_sockets();
   }
   want_connection(true);
   pump_output(kInlineBudget);
@@ -258,8 +264,12 @@ void Lane::forget_send(Outgoing* out, bool dequeue) {
     count_waiting(-1);
   }
   if (out->queued && dequeue) {
-    Fifo<Outgoing*>& queue = out->state == Outgoing::State::kEager ? eager_ : bulk_;
-    queue.drop_if([&](const Outgoing* other) { return other == out; });
+    const auto same = [&](const Outgoing* other) { return other == out; };
+    if (out->state == Outgoing::State::kEager) {
+      eager_.drop_if(same);
+    } else {
+      bulk_.drop_if(same);
+    }
   }
   bool unsent = untouched;
   if (out->frames > 0) {
@@ -361,6 +371,9 @@ void Lane::attach(Fd fd) {
       peer_name(fd), congestion_control(fd));
   flows_.push_back(std::make_unique<Flow>(std::move(fd), 0));
   main_ = flows_[0].get();
+  if (limited_) {
+    limit_unsent(main_->fd, kUnsentOfPriorities);
+  }
   count_bulk(0);  // of what was posted before
   mark_active();
 }
@@ -381,8 +394,9 @@ void Lane::attach_flow(std::uint8_t number, Fd fd) {
   ISTHMUS_CHECK(connected(), "further flows are for connected lanes");
   tune_connection(fd);
   // From now on chunks go to the flow that is free: none may hide much unsent data in its socket.
-  limit_unsent(main_->fd);
-  limit_unsent(fd);
+  const int unsent = limited_ ? kUnsentOfPriorities : kUnsentOfFlows;
+  limit_unsent(main_->fd, unsent);
+  limit_unsent(fd, unsent);
   log(LogLevel::kDebug, "tcp", "flow {} to rank {} at {}", number, peer_, peer_name(fd));
   shared_->wide += wide_ ? 0 : 1;
   wide_ = true;

@@ -12,6 +12,7 @@
 
 #include "base/fd.h"
 #include "transport/endpoint.h"
+#include "transport/tcp/bulk_queue.h"
 #include "transport/tcp/flow.h"
 #include "transport/tcp/messages.h"
 #include "transport/tcp/options.h"
@@ -37,6 +38,8 @@ struct LaneShared {
   std::vector<Notice> notices;
   std::vector<int> dead;
   std::vector<Lane*> active;  // have work that no event will announce
+  BulkCounts bulk{};          // of all lanes
+  std::vector<Lane*> held;    // have chunks that wait for those of other lanes
   // Starts to connect to a peer; `urgent` false: waits a little, the peer may come by itself.
   std::function<void(int peer, bool urgent)> connect;
   // Starts to open further flows to a connected peer.
@@ -97,6 +100,9 @@ class Lane final : public Endpoint {
   // Ends the lane when the peer's machine has been silent for too long.
   void check_silence();
 
+  // Whether the chunks of a held lane may go on; ends the holding then.
+  bool let_go(std::int64_t now_ns);
+
   // Events of epoll for a flow, before pump().
   void on_events(std::uint32_t flow, std::uint32_t events);
 
@@ -154,6 +160,9 @@ class Lane final : public Endpoint {
   bool pump_output(std::size_t budget);
   bool write_batch(Flow* flow);
   void fill_batch(Flow* flow);
+  bool chunk_may_go();
+  bool held_long(std::int64_t now_ns) const;
+  void limit_sockets();
   void finish_control(Control* control);
   void say_goodbye(Flow* flow);
   void add_eager(Flow* flow, Outgoing* out);
@@ -211,7 +220,10 @@ class Lane final : public Endpoint {
   CancelledOperations cancelled_;
   Fifo<Control> control_;
   Fifo<Outgoing*> eager_;
-  Fifo<Outgoing*> bulk_;
+  BulkQueue bulk_;
+  bool limited_ = false;           // its messages had priorities: kUnsentOfPriorities
+  bool held_ = false;              // in LaneShared::held
+  std::int64_t held_ns_ = 0;       // since when its next chunk waits; 0: it does not
   std::size_t sends_ = 0;          // posted and unfinished
   std::size_t receives_ = 0;       // posted and unfinished
   std::size_t early_credits_ = 0;  // entries of outgoing_ that are not posted

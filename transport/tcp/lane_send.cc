@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "transport/tcp/lane.h"
+#include "transport/tcp/sockets.h"
 
 namespace isthmus::tcp {
 namespace {
@@ -20,10 +22,13 @@ constexpr std::size_t kNoticesMax = 64;
 constexpr std::size_t kSharedChunks = 128;
 constexpr std::size_t kSharedChunkBytes = std::size_t{64} << 10;
 
-std::uint32_t chunk_bytes_for(std::size_t message_bytes, std::size_t flows) {
+std::uint32_t chunk_bytes_for(const Outgoing& out, std::size_t flows) {
+  if (out.info.priority == Priority::kBackground) {
+    return kSharedChunkBytes;  // what goes before it waits for the rest of one
+  }
   return static_cast<std::uint32_t>(
       flows == 1 ? kChunkBytes
-                 : std::clamp(message_bytes / kSharedChunks, kSharedChunkBytes, kChunkBytes));
+                 : std::clamp(out.bytes / kSharedChunks, kSharedChunkBytes, kChunkBytes));
 }
 
 }  // namespace
@@ -146,12 +151,61 @@ void Lane::fill_batch(Flow* flow) {
         finish_control(&control);
       }
       flow->writer.add_owned(control.header, std::move(control.payload), control.payload_bytes);
-    } else if (flow == main_ && !eager_.empty() && (bulk_.empty() || eager_run_ < kEagerRunBytes)) {
+    } else if (flow == main_ && !eager_.empty() &&
+               (eager_run_ < kEagerRunBytes || !chunk_may_go())) {
       add_eager(flow, eager_.pop());
-    } else if (!bulk_.empty()) {
+    } else if (chunk_may_go()) {
       add_chunk(flow, bulk_.pop());
     } else {
       return;
+    }
+  }
+}
+
+// Whether a chunk may go now. It waits while another lane has one of higher priority, for the links
+// are the rank's; but not for long: that lane's peer may be slow, or stand still.
+bool Lane::chunk_may_go() {
+  if (bulk_.empty()) {
+    return false;
+  }
+  if (!bulk_.outranked()) {
+    held_ns_ = 0;
+    return true;
+  }
+  const std::int64_t now = monotonic_ns();
+  held_ns_ = held_ns_ == 0 ? now : held_ns_;
+  if (held_long(now)) {
+    return true;
+  }
+  if (!held_) {
+    held_ = true;
+    shared_->held.push_back(this);
+  }
+  return false;
+}
+
+bool Lane::held_long(std::int64_t now_ns) const {
+  return now_ns - held_ns_ >= shared_->options.yield_ms * 1'000'000;
+}
+
+bool Lane::let_go(std::int64_t now_ns) {
+  if (bulk_.outranked() && !held_long(now_ns)) {
+    return false;
+  }
+  held_ = false;
+  mark_active();
+  return true;
+}
+
+// What is in a socket cannot be overtaken any more.
+void Lane::limit_sockets() {
+  if (limited_) {
+    return;
+  }
+  limited_ = true;
+  for (const std::unique_ptr<Flow>& flow : flows_) {
+    if (flow->fd.valid()) {
+      limit_unsent(flow->fd, kUnsentOfPriorities);
     }
   }
 }
@@ -201,10 +255,10 @@ void Lane::add_eager(Flow* flow, Outgoing* out) {
   flow->writer.add(header, payload, out);
 }
 
-// One chunk; the message goes to the end of the queue, so that all get equal shares.
+// One chunk; the message goes to the end of its queue, so that all of a priority get equal shares.
 void Lane::add_chunk(Flow* flow, Outgoing* out) {
   if (out->chunk == 0) {
-    out->chunk_bytes = chunk_bytes_for(out->bytes, flows_.size());
+    out->chunk_bytes = chunk_bytes_for(*out, flows_.size());
   }
   std::uint32_t number = out->chunk;
   if (out->again.empty()) {
@@ -237,6 +291,7 @@ void Lane::add_chunk(Flow* flow, Outgoing* out) {
     bulk_.push(out);
   }
   eager_run_ = 0;
+  held_ns_ = 0;
   flow->writer.add(header, payload, out);
 }
 

@@ -30,8 +30,6 @@ constexpr unsigned kSilentMs = 10'000;
 constexpr unsigned kStalledMs = 300;
 // Unanswered questions whether a closed receive window has opened.
 constexpr unsigned kProbesMax = 4;
-// See limit_unsent().
-constexpr int kUnsentBytes = 128 << 10;
 // Connections waiting to be accepted; the kernel caps it at net.core.somaxconn.
 constexpr int kBacklog = 4096;
 
@@ -240,8 +238,8 @@ void tune_connection(const Fd& fd) {
   ask_for_congestion_control(fd);
 }
 
-void limit_unsent(const Fd& fd) {
-  set_int(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes, "TCP_NOTSENT_LOWAT");
+void limit_unsent(const Fd& fd, int bytes) {
+  set_int(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, bytes, "TCP_NOTSENT_LOWAT");
 }
 
 std::optional<Ends> ends_of(const Fd& fd) {

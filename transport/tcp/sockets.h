@@ -52,9 +52,13 @@ int finish_connect(const Fd& fd);
 // at debug level: none of them stops data.
 void tune_connection(const Fd& fd);
 
-// Keeps what a socket holds and has not sent below 128 KiB, so that of several flows a slow one
-// does not take data that a fast one would have sent meanwhile.
-void limit_unsent(const Fd& fd);
+// For limit_unsent(): so that of several flows a slow one does not take data that a fast one would
+// have sent meanwhile; and so that little is ahead of what has priority.
+inline constexpr int kUnsentOfFlows = 128 << 10;
+inline constexpr int kUnsentOfPriorities = 32 << 10;
+
+// Keeps what a socket holds and has not sent below so many bytes.
+void limit_unsent(const Fd& fd, int bytes);
 
 // Both ends of a connection; IPv4 as IPv4 also on a dual-stack socket.
 struct Ends {

@@ -133,6 +133,9 @@ bool TcpTransport::poll(Events* events) {
   } else if (only != nullptr) {
     moved |= only->pump_unasked();
   }
+  if (!shared_->held.empty()) {
+    let_go_held();
+  }
   moved |= pump_active();
   return hand_over(events) || moved;
 }
@@ -186,6 +189,13 @@ void TcpTransport::check_silence() {
   }
 }
 
+// Whoever sleeps is not woken when a lane has waited long enough: the engine looks every few
+// milliseconds.
+void TcpTransport::let_go_held() {
+  const std::int64_t now = monotonic_ns();
+  std::erase_if(shared_->held, [&](tcp::Lane* lane) { return lane->let_go(now); });
+}
+
 // Each active lane once; those that have more to do are active again afterwards.
 bool TcpTransport::pump_active() {
   if (shared_->active.empty()) {
@@ -229,6 +239,7 @@ void TcpTransport::shutdown() {
     }
   }
   shared_->active.clear();
+  shared_->held.clear();
   shared_->completions.clear();
   shared_->notices.clear();
   shared_->dead.clear();

@@ -51,6 +51,7 @@ class TcpTransport final : public Transport {
   bool hand_over(Events* events);
   bool poll_epoll();
   bool pump_active();
+  void let_go_held();
   void check_silence();
   void check_rails();
   tcp::Lane* only_waiting_lane();

@@ -81,7 +81,6 @@ OperationInfo frame_info(const FrameHeader& header) {
           .kind = header.kind,
           .dtype = header.dtype,
           .red_op = header.red_op,
-          .reserved = header.info_reserved,
           .root = header.root,
           .count = header.count};
 }
@@ -95,7 +94,6 @@ FrameHeader make_header(FrameType type, const Tag& tag, const OperationInfo& inf
   header.kind = info.kind;
   header.dtype = info.dtype;
   header.red_op = info.red_op;
-  header.info_reserved = info.reserved;
   header.root = info.root;
   header.count = info.count;
   return header;

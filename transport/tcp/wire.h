@@ -85,7 +85,7 @@ struct FrameHeader {
   std::uint8_t kind = 0;
   std::uint8_t dtype = 0;
   std::uint8_t red_op = 0;
-  std::uint8_t info_reserved = 0;
+  std::uint8_t info_reserved = 0;  // sent as 0, ignored
   std::uint32_t root = 0;
   std::uint32_t newest = 0;  // low half of the operation that the sender posted last, to this rank
   std::uint64_t count = 0;
