@@ -17,21 +17,13 @@
 #include "plugins/torch/checks.h"
 #include "plugins/torch/issuer.h"
 #include "plugins/torch/job.h"
+#include "plugins/torch/options.h"
 #include "plugins/torch/pooled_tensor.h"
 #include "plugins/torch/sparse.h"
-#include "plugins/torch/versions.h"
 #include "plugins/torch/work.h"
 #include "plugins/torch/worlds.h"
 
 namespace isthmus::plugin {
-
-struct Options final : CloneableOptions {
-  explicit Options(milliseconds limit = kBackendDefaultTimeout) : CloneableOptions(kName, limit) {}
-
-  c10::intrusive_ptr<c10d::Backend::Options> clone() const override {
-    return c10::make_intrusive<Options>(*this);
-  }
-};
 
 // Threads that the world joins may be about to take Python's lock: give it up meanwhile.
 inline void end_world(std::unique_ptr<World> world) {
@@ -45,7 +37,7 @@ class BackendIsthmus final : public BackendBase {
                  const GroupRequest& request)
       : BackendBase(request.rank, request.size),
         group_(std::move(group)),
-        issuer_(*this, group_),
+        issuer_(*this, group_, request.priority),
         options_(std::move(options)),
         restart_(request.restart) {
     init();
@@ -61,6 +53,7 @@ class BackendIsthmus final : public BackendBase {
       raise(group.error());
     }
     auto options = c10::make_intrusive<plugin::Options>(milliseconds(request.timeout_ms));
+    options->priority = request.priority;
     options->group_name = request.name;
     options->global_ranks_in_group.assign(request.world_ranks.begin(), request.world_ranks.end());
     return c10::make_intrusive<BackendIsthmus>(std::move(group).value(), std::move(options),
@@ -327,9 +320,10 @@ class BackendIsthmus final : public BackendBase {
     Job job = new_job(OpType::SEND, "isthmus:send", c10d::AllToAllOptions(), {tensor});
     job.peer = peer;
     const Chunk piece = chunk(job, tensor, true, false);
+    const CallOptions options = issuer_.options_of(job);
     return issuer_.issue(std::move(job), [&](Communicator& communicator, WorkIsthmus& work) {
-      work.add(
-          Issuer::taken(communicator.start_send(piece.data, piece.bytes, peer, user_tag(tag))));
+      work.add(Issuer::taken(
+          communicator.start_send(piece.data, piece.bytes, peer, user_tag(tag), options)));
     });
   }
 
@@ -483,6 +477,7 @@ class BackendIsthmus final : public BackendBase {
     request.restart = restart_;
     request.timeout_ms = options.timeout.count();
     request.name = options.group_name;
+    request.priority = priority_of(options);
     return request;
   }
 
@@ -565,7 +560,7 @@ class BackendIsthmus final : public BackendBase {
 
   // Each rank sends one chunk to every rank and receives one from it; empty ones do not travel.
   WorkPtr exchange(Job job, const std::vector<Chunk>& sends, const std::vector<Chunk>& receives) {
-    const CallOptions options = Issuer::limit(job.timeout);
+    const CallOptions options = issuer_.options_of(job);
     check_sizes("exchange with itself", sends[own()].bytes, receives[own()].bytes);
     if (sends[own()].bytes > 0 && sends[own()].data != receives[own()].data) {
       std::memmove(receives[own()].data, sends[own()].data, sends[own()].bytes);

@@ -1,6 +1,8 @@
 #pragma once
 
 // Included by shim.cc only: reductions that torch's own interface does not have.
+#include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "plugins/torch/checks.h"
@@ -46,8 +48,10 @@ inline WorkPtr all_reduce_contributions(Issuer& issuer, const Tensor& output,
 
 // `input`, of as many blocks as there are shards, reduced over all ranks; rank r's block, r modulo
 // their number, goes to `output`.
+// NOLINTNEXTLINE(readability-function-size): the parameters that every such interface has
 inline WorkPtr reduce_shards(Issuer& issuer, const Tensor& output, const Tensor& input,
-                             std::uint32_t shards, const c10d::ReduceScatterOptions& opts) {
+                             std::uint32_t shards, const c10d::ReduceScatterOptions& opts,
+                             std::optional<Priority> priority) {
   constexpr const char* kCall = "reduce_shards";
   check_tensor(output, kCall);
   check_tensor(input, kCall);
@@ -58,6 +62,7 @@ inline WorkPtr reduce_shards(Issuer& issuer, const Tensor& output, const Tensor&
   Job job;
   job.type = OpType::REDUCE_SCATTER;
   job.title = "isthmus:reduce_shards";
+  job.priority = priority;
   job.timeout = opts.timeout;
   job.async = opts.asyncOp;
   job.inputs = {input};

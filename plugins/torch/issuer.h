@@ -3,6 +3,7 @@
 // Included by shim.cc only: how a call of the backend runs.
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -34,8 +35,10 @@ inline const char* range_name(OpKind op) {
 // Thread rule: any thread, without Python's lock.
 class Issuer {
  public:
-  Issuer(const c10d::Backend& backend, std::shared_ptr<Group> group)
-      : group_(std::move(group)), observer_(std::make_shared<Observer>(backend, group_)) {}
+  Issuer(const c10d::Backend& backend, std::shared_ptr<Group> group, Priority priority)
+      : group_(std::move(group)),
+        priority_(priority),
+        observer_(std::make_shared<Observer>(backend, group_)) {}
 
   Observer& observer() { return *observer_; }
 
@@ -45,12 +48,15 @@ class Issuer {
   bool runs_inline(bool async) const { return !async && !observer_->active(); }
 
   WorkPtr run(const Call& call, milliseconds timeout) {
+    return run(call, CallOptions{.timeout_ms = limit(timeout), .priority = priority_});
+  }
+
+  WorkPtr run(const Call& call, CallOptions options) {
     if (forked()) [[unlikely]] {
       refuse_forked();
     }
     RECORD_USER_SCOPE(range_name(call.op));
     Interrupt interrupt;
-    CallOptions options = limit(timeout);
     options.keep_waiting = [&interrupt] { return interrupt.keep_waiting(); };
     const Status status = group_->run(call, options);
     interrupt.rethrow();
@@ -65,13 +71,13 @@ class Issuer {
     if (!job.async) {
       const std::optional<Observation> observation = observe(job);
       for (const Call& call : job.calls) {
-        run(call, job.timeout);
+        run(call, options_of(job));
       }
       copy_all(job.copies);
       return {};
     }
     const std::vector<Call> calls = std::move(job.calls);
-    const CallOptions options = limit(job.timeout);
+    const CallOptions options = options_of(job);
     return issue(std::move(job), [&](Communicator& communicator, WorkIsthmus& work) {
       for (const Call& call : calls) {
         work.add(taken(communicator.start(call, options)));
@@ -103,8 +109,8 @@ class Issuer {
     return work;
   }
 
-  static CallOptions limit(milliseconds timeout) {
-    return {.timeout_ms = timeout.count() > 0 ? timeout.count() : -1};
+  CallOptions options_of(const Job& job) const {
+    return {.timeout_ms = limit(job.timeout), .priority = job.priority.value_or(priority_)};
   }
 
   static WorkRef taken(Result<WorkRef> result) {
@@ -115,6 +121,10 @@ class Issuer {
   }
 
  private:
+  static std::int64_t limit(milliseconds timeout) {
+    return timeout.count() > 0 ? timeout.count() : -1;
+  }
+
   static Communicator& taken(const Result<Communicator*>& result) {
     if (!result.ok()) {
       raise(result.error());
@@ -136,6 +146,7 @@ class Issuer {
   }
 
   const std::shared_ptr<Group> group_;
+  const Priority priority_;
   const std::shared_ptr<Observer> observer_;
   Gatherer gatherer_;
 };

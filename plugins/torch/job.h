@@ -194,7 +194,8 @@ struct Job {
   OpType type = OpType::UNKNOWN;
   const char* title = nullptr;  // "isthmus:all_gather", for the profiler
   milliseconds timeout{-1};
-  int peer = -1;  // of a message that names one
+  int peer = -1;                                    // of a message that names one
+  std::optional<Priority> priority = std::nullopt;  // the group's
   bool async = false;
   bool nested = false;                           // the future holds a list of lists
   std::vector<Call> calls;                       // collectives, in order

@@ -16,6 +16,7 @@
 #include "plugins/torch/contributions.h"
 #include "plugins/torch/flight_recorder.h"
 #include "plugins/torch/group_memory.h"
+#include "plugins/torch/options.h"
 #include "plugins/torch/store.h"
 #include "plugins/torch/worlds.h"
 
@@ -25,8 +26,9 @@ namespace {
 c10::intrusive_ptr<BackendIsthmus> create(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                           int size, milliseconds timeout, std::string name,
                                           const std::vector<std::int64_t>& world_ranks,
-                                          std::int64_t restart) {
+                                          std::int64_t restart, const std::string& priority) {
   GroupRequest request;
+  request.priority = priority_of(priority);
   request.rank = rank;
   request.size = size;
   request.restart = restart;
@@ -69,8 +71,33 @@ WorkPtr reduce_contributions(BackendIsthmus& backend, const at::Tensor& output,
 }
 
 WorkPtr reduce_to_shards(BackendIsthmus& backend, const at::Tensor& output, const at::Tensor& input,
-                         std::uint32_t shards, const c10d::ReduceScatterOptions& options) {
-  return reduce_shards(backend.issuer(), output, input, shards, options);
+                         std::uint32_t shards, const c10d::ReduceScatterOptions& options,
+                         const std::optional<std::string>& priority) {
+  return reduce_shards(backend.issuer(), output, input, shards, options,
+                       priority ? std::make_optional(priority_of(*priority)) : std::nullopt);
+}
+
+void bind_options(py::module_& module) {
+  py::class_<Options, c10::intrusive_ptr<Options>, c10d::Backend::Options>(module, "Options")
+      .def(py::init([](milliseconds timeout, const std::string& priority) {
+             auto options = c10::make_intrusive<Options>(timeout);
+             options->priority = priority_of(priority);
+             return options;
+           }),
+           py::arg("timeout") = kBackendDefaultTimeout, py::arg("priority") = "normal")
+      .def_property(
+          "priority", [](const Options& self) { return priority_name(self.priority); },
+          [](Options& self, const std::string& name) { self.priority = priority_of(name); })
+      // As the options of NCCL's groups have it.
+      .def_property(
+          "is_high_priority_stream",
+          [](const Options& self) { return self.priority == Priority::kUrgent; },
+          [](Options& self, bool high) {
+            self.priority = high ? Priority::kUrgent : Priority::kNormal;
+          })
+      .def("__copy__", [](const Options& self) { return c10::make_intrusive<Options>(self); })
+      .def("__deepcopy__",
+           [](const Options& self, const py::dict&) { return c10::make_intrusive<Options>(self); });
 }
 
 // A context manager around a GroupMemoryScope.
@@ -97,11 +124,7 @@ PYBIND11_MODULE(ISTHMUS_SHIM_NAME, module) {
   using namespace isthmus::plugin;  // NOLINT(google-build-using-namespace)
   check_torch_version();
   py::module_::import("torch.distributed");  // registers the base classes
-  py::class_<Options, c10::intrusive_ptr<Options>, c10d::Backend::Options>(module, "Options")
-      .def(py::init<milliseconds>(), py::arg("timeout") = kBackendDefaultTimeout)
-      .def("__copy__", [](const Options& self) { return c10::make_intrusive<Options>(self); })
-      .def("__deepcopy__",
-           [](const Options& self, const py::dict&) { return c10::make_intrusive<Options>(self); });
+  bind_options(module);
   py::class_<BackendIsthmus, c10::intrusive_ptr<BackendIsthmus>, c10d::Backend>(module, "Backend")
       .def_property_readonly("options", &BackendIsthmus::getBackendOptions)
       .def(
@@ -118,7 +141,8 @@ PYBIND11_MODULE(ISTHMUS_SHIM_NAME, module) {
       .def("all_reduce_contributions", &reduce_contributions, py::arg("output"),
            py::arg("contributions"), py::arg("options"), py::call_guard<py::gil_scoped_release>())
       .def("reduce_shards", &reduce_to_shards, py::arg("output"), py::arg("input"),
-           py::arg("shards"), py::arg("options"), py::call_guard<py::gil_scoped_release>())
+           py::arg("shards"), py::arg("options"), py::arg("priority") = py::none(),
+           py::call_guard<py::gil_scoped_release>())
       .def(
           "monitored_barrier",
           [](BackendIsthmus& self, milliseconds timeout) {
@@ -135,7 +159,7 @@ PYBIND11_MODULE(ISTHMUS_SHIM_NAME, module) {
       .def("get_future", &WorkIsthmus::ordered_future, py::call_guard<py::gil_scoped_release>());
   module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"),
              py::arg("timeout"), py::arg("name"), py::arg("world_ranks"), py::arg("restart"),
-             py::call_guard<py::gil_scoped_release>());
+             py::arg("priority"), py::call_guard<py::gil_scoped_release>());
   module.def(
       "close_all",
       [](const std::string& reason, std::int64_t limit_ms) { close_all(reason, limit_ms); },

@@ -124,6 +124,7 @@ struct GroupRequest {
   int size = 1;
   std::int64_t restart = 0;  // of the launcher
   std::int64_t timeout_ms = -1;
+  Priority priority = Priority::kNormal;
   std::string name;
   std::vector<int> world_ranks;  // empty: the group of all ranks
   bool apart = false;            // a world of its own, from which no group is made

@@ -73,6 +73,41 @@ def options() -> None:
     dist.destroy_process_group(group)
 
 
+def priorities() -> None:
+    """They need not agree between ranks, stay with the group, and change no result."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    name = ("background", "urgent")[rank % 2]
+    group = dist.new_group(pg_options=isthmus.Options(timedelta(seconds=17), priority=name))
+    options = group._get_backend(torch.device("cpu")).options
+    assert (options.priority, options._timeout) == (name, timedelta(seconds=17))
+    assert copy.deepcopy(options).priority == copy.copy(options).priority == name
+    assert options.is_high_priority_stream == (name == "urgent")
+    works = []
+    tensors = [torch.full((3_000_000,), float(rank + k)) for k in range(4)]
+    for k, tensor in enumerate(tensors):
+        works.append(dist.all_reduce(tensor, group=(group, None)[k % 2], async_op=True))
+    for work in works:
+        work.wait()
+    for k, tensor in enumerate(tensors):
+        assert torch.equal(tensor, torch.full_like(tensor, float(sum(range(size)) + k * size)))
+    message = torch.full((1_000_000,), float(rank))
+    if rank < 2:
+        send = dist.isend(message, 1 - rank, group=group)
+        other = torch.empty_like(message)
+        dist.recv(other, 1 - rank, group=group)
+        send.wait()
+        assert torch.equal(other, torch.full_like(other, 1.0 - rank))
+    part = group.split_group(list(range(size)), group_name="a part of it")
+    assert part._get_backend(torch.device("cpu")).options.priority == name
+    assert dist.group.WORLD._get_backend(torch.device("cpu")).options.priority == "normal"
+    high = isthmus.Options()
+    high.is_high_priority_stream = True
+    assert high.priority == "urgent"
+    with pytest.raises(ValueError, match="urgent, normal and background, got loud"):
+        isthmus.Options(priority="loud")
+    dist.destroy_process_group(group)
+
+
 def again(rounds: int) -> None:
     """Initialises and destroys over and over, on one store, and nothing is left of it."""
     size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
@@ -252,6 +287,11 @@ def wait_limit() -> None:
         store.set("go", "1")
     work.wait()
     assert tensor[0].item() == dist.get_world_size()
+
+
+@pytest.mark.parametrize("nodes", ["", "aabb"])
+def test_priorities(pool, nodes):
+    pool(4, nodes).call(__file__, "priorities")
 
 
 @pytest.mark.parametrize("size", [2, 4])

@@ -8,6 +8,7 @@ where entry points are switched off. It works without torch, and imports nothing
 import sys
 
 __all__ = [
+    "Options",
     "__version__",
     "all_reduce_contributions",
     "empty",
@@ -199,6 +200,10 @@ def _backend(group, asks):
 
 
 def __getattr__(name):
+    if name == "Options":  # of process groups: new_group(pg_options=isthmus.Options(...))
+        from isthmus import _torch
+
+        return _torch.load().Options
     if name == "torch_version":
         from isthmus import _torch
 

@@ -10,6 +10,17 @@ _Model = TypeVar("_Model", bound=nn.Module)
 __version__: str
 torch_version: str
 
+class Options:
+    """What a process group is made with: new_group(pg_options=isthmus.Options(...)).
+
+    priority: "urgent", "normal" or "background", which of several operations' data goes first
+    between nodes; is_high_priority_stream, as NCCL's options have it, is whether that is "urgent".
+    """
+
+    priority: str
+    is_high_priority_stream: bool
+    def __init__(self, timeout: timedelta = ..., priority: str = "normal") -> None: ...
+
 class tag:
     def __init__(self, k: int) -> None: ...
     def __enter__(self) -> "tag": ...

@@ -17,20 +17,21 @@ import isthmus
 __all__ = ["hybrid_shard", "reduce_shards"]
 
 
-def reduce_shards(output, input, shards, op=None, group=None, async_op=False):
+def reduce_shards(output, input, shards, op=None, group=None, async_op=False, priority=None):
     """Reduces ``input`` over all ranks, of which rank r keeps block r modulo ``shards``.
 
     A reduce_scatter over ranks that hold different shards with an all_reduce over those that hold
     the same. output: n elements; input: shards x n elements of its type; shards divides the number
     of ranks. op: a torch.distributed.ReduceOp, None for SUM; AVG divides by the number of all
-    ranks. group: a process group, None for the default one. Returns a work where async_op is true,
-    else None.
+    ranks. group: a process group, None for the default one. priority: "urgent", "normal" or
+    "background", which of several operations' data goes first between nodes; None for the group's.
+    Returns a work where async_op is true, else None.
     """
     options = distributed.ReduceScatterOptions()
     options.reduceOp = distributed.ReduceOp.SUM if op is None else op
     options.asyncOp = async_op
     return isthmus._backend(group, "fsdp.reduce_shards").reduce_shards(
-        output, input, shards, options
+        output, input, shards, options, priority
     )
 
 
@@ -42,7 +43,9 @@ def hybrid_shard(module, mesh, **kwargs):
     best one node. kwargs go to fully_shard. Parameters must be equal on all ranks before, as for
     fully_shard. With ``set_requires_all_reduce(False)`` the gradients of a micro-batch stay inside
     the shard group. Checkpoints and clip_grad_norm_ see the shard dimension, where replicas are
-    equal. Returns the module. Raises ValueError for a mesh that does not fit.
+    equal. What is reduced yields to other operations between nodes, such as an all-gather that is
+    under way (priority "background"). Returns the module. Raises ValueError for a mesh that does
+    not fit.
     """
     if mesh.ndim != 2 or mesh.size(1) < 2:
         raise ValueError(
@@ -119,7 +122,9 @@ def _fused():
                 op, divisor = distributed.ReduceOp.SUM, factor
             elif op == distributed.ReduceOp.SUM and factor is None:
                 divisor = self.replicas  # it divides by the ranks of the shard group itself
-            reduce_shards(output_tensor, input_tensor, self.shards, op, self.everyone)
+            reduce_shards(
+                output_tensor, input_tensor, self.shards, op, self.everyone, priority="background"
+            )
             if divisor is not None:
                 output_tensor.div_(divisor)
             return None

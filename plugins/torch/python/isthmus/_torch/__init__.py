@@ -82,8 +82,10 @@ def create(options: Any, backend_options: Any) -> Any:
     """A backend object for one process group, from torch's _DistributedBackendOptions."""
     shim = load()
     timeout = options.timeout
+    priority = "normal"
     if isinstance(backend_options, shim.Options):
         timeout = backend_options._timeout
+        priority = backend_options.priority
     return shim.create(
         store=options.store,
         rank=options.group_rank,
@@ -92,4 +94,5 @@ def create(options: Any, backend_options: Any) -> Any:
         name=options.group_id,
         world_ranks=list(options.global_ranks_in_group),
         restart=_integer("TORCHELASTIC_RESTART_COUNT"),
+        priority=priority,
     )
