@@ -77,20 +77,23 @@ Outgoing message(char letter, Priority priority) {
   return out;
 }
 
+using Counts = decltype(tcp::BulkBoard::counts);
+
 TEST(BulkQueue, HigherFirstEqualInTurnNoneStarves) {
   Outgoing background = message('b', Priority::kBackground);
   Outgoing normal = message('n', Priority::kNormal);
   Outgoing first = message('u', Priority::kUrgent);
   Outgoing second = message('v', Priority::kUrgent);
-  tcp::BulkCounts counts{};
-  BulkQueue queue(&counts);
+  tcp::BulkBoard board;
+  const auto& counts = board.counts;
+  BulkQueue queue(&board);
   for (Outgoing* out : {&background, &normal, &first, &second}) {
     queue.push(out);
   }
-  EXPECT_EQ(counts, (tcp::BulkCounts{2, 1, 1}));
+  EXPECT_EQ(counts, (Counts{2, 1, 1}));
   EXPECT_EQ(drain(&queue, {{&background, 3}, {&normal, 2}, {&first, 2}, {&second, 3}}),
             "uvuvvnnbbb");
-  EXPECT_EQ(counts, tcp::BulkCounts{});
+  EXPECT_EQ(counts, Counts{});
   for (Outgoing* out : {&background, &normal, &first}) {
     queue.push(out);
   }
@@ -101,7 +104,7 @@ TEST(BulkQueue, HigherFirstEqualInTurnNoneStarves) {
   queue.push(&normal);
   queue.push(&first);
   queue.drop_if([&](const Outgoing* out) { return out == &first; });
-  EXPECT_EQ(counts, (tcp::BulkCounts{0, 1, 0}));
+  EXPECT_EQ(counts, (Counts{0, 1, 0}));
   EXPECT_EQ(queue.pop(), &normal);
 }
 
@@ -257,9 +260,10 @@ TEST(TcpTwoPeers, TheBackgroundWaitsForAnotherPeersMessage) {
   peers.expect_both_whole();
 }
 
-// The urgent message's peer reads nothing: the other one's goes on all the same.
+// The urgent message's peer reads nothing: the other one's goes on all the same, and once it does,
+// not a chunk at a time.
 TEST(TcpTwoPeers, WhoStandsStillHoldsNobodyUp) {
-  TcpWorld world(3, [](TcpOptions* options) { options->yield_ms = 1; });
+  TcpWorld world(3, [](TcpOptions* options) { options->yield_ms = 100; });
   world.exchange(0, 1);
   RawPeer still(&world, 0);
   still.shake_hands(2, 0, 3);
@@ -272,6 +276,11 @@ TEST(TcpTwoPeers, WhoStandsStillHoldsNobodyUp) {
   world.turns(20);
   world.send(0, 2, {9, 0}, out, 2, info_of(Priority::kUrgent));
   world.send(0, 1, {9, 0}, std::span(out).first(in.size()), 3, info_of(Priority::kBackground));
+  const auto sent = [&] { return LaneTestAccess::sent(lane_of(&world, 0, 1), {9, 0}, in.size()); };
+  const std::size_t at_once = sent();
+  ASSERT_TRUE(world.run_until([&] { return sent() > at_once; }, "the first chunk that waited"));
+  world.turns(10);
+  EXPECT_GE(sent(), at_once + 8 * kBackgroundChunk);
   ASSERT_TRUE(world.wait_for(1, 1));
   EXPECT_LT(LaneTestAccess::sent(lane_of(&world, 0, 2), {9, 0}, out.size()), out.size());
   EXPECT_TRUE(std::equal(in.begin(), in.end(), out.begin()));

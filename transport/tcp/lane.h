@@ -38,7 +38,7 @@ struct LaneShared {
   std::vector<Notice> notices;
   std::vector<int> dead;
   std::vector<Lane*> active;  // have work that no event will announce
-  BulkCounts bulk{};          // of all lanes
+  BulkBoard bulk;             // of all lanes
   std::vector<Lane*> held;    // have chunks that wait for those of other lanes
   // Starts to connect to a peer; `urgent` false: waits a little, the peer may come by itself.
   std::function<void(int peer, bool urgent)> connect;
@@ -162,6 +162,7 @@ class Lane final : public Endpoint {
   void fill_batch(Flow* flow);
   bool chunk_may_go();
   bool held_long(std::int64_t now_ns) const;
+  std::int64_t yield_ns() const;
   void limit_sockets();
   void finish_control(Control* control);
   void say_goodbye(Flow* flow);

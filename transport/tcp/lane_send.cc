@@ -163,12 +163,12 @@ void Lane::fill_batch(Flow* flow) {
 }
 
 // Whether a chunk may go now. It waits while another lane has one of higher priority, for the links
-// are the rank's; but not for long: that lane's peer may be slow, or stand still.
+// are the rank's; but not for long, and not for a peer that takes nothing.
 bool Lane::chunk_may_go() {
   if (bulk_.empty()) {
     return false;
   }
-  if (!bulk_.outranked()) {
+  if (!bulk_.outranked(yield_ns())) {
     held_ns_ = 0;
     return true;
   }
@@ -185,11 +185,15 @@ bool Lane::chunk_may_go() {
 }
 
 bool Lane::held_long(std::int64_t now_ns) const {
-  return now_ns - held_ns_ >= shared_->options.yield_ms * 1'000'000;
+  return now_ns - held_ns_ >= yield_ns();
+}
+
+std::int64_t Lane::yield_ns() const {
+  return shared_->options.yield_ms * 1'000'000;
 }
 
 bool Lane::let_go(std::int64_t now_ns) {
-  if (bulk_.outranked() && !held_long(now_ns)) {
+  if (bulk_.outranked(yield_ns()) && !held_long(now_ns)) {
     return false;
   }
   held_ = false;

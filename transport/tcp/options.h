@@ -16,7 +16,8 @@ struct TcpOptions {
   std::string route_target;       // host of the rendezvous: the interface that reaches it is first
   int flows = 1;                  // ISTHMUS_FLOWS: connections on each rail of a pair
   std::int64_t connect_timeout_ms = 60'000;  // for reaching a peer's machine
-  // How long a chunk waits at most while another lane has one of higher priority.
+  // How long a chunk waits at most while another lane has one of higher priority; a lane that has
+  // written none for as long is not waited for.
   std::int64_t yield_ms = 20;
   bool checksums = false;  // ISTHMUS_CRC
 };
