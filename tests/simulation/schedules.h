@@ -35,6 +35,15 @@ inline bool fits_best(const Algorithm& algorithm, Topology topology, std::size_t
   return algorithm.applicable(topology, {.bytes = bytes, .mapped = true});
 }
 
+inline bool any(const Algorithm&) {
+  return true;
+}
+
+// Algorithms for which the placement of ranks makes no difference are proved on one node.
+inline bool sees_nodes(const Algorithm& algorithm) {
+  return !fits_best(algorithm, Topology::grid(1, 2), 0);
+}
+
 // Whether the algorithm's schedules depend on the size class at all.
 inline bool has_pieces(const Algorithm& algorithm, const Topology& topology) {
   return algorithm.tune(topology, {std::size_t{1} << 30, false}) != Tuning{};
