@@ -198,7 +198,8 @@ TEST_F(OneReader, EagerMessagesGoBeforeChunksOfAnyPriority) {
   world_.turns(50);
   const std::size_t before =
       LaneTestAccess::sent(lane_of(&world_, 1, 0), {7, 0}, large.size()) / kChunkBytes;
-  post(1, pattern(1000, 3), Priority::kBackground);
+  const std::vector<std::byte> small = pattern(1000, 3);
+  post(1, small, Priority::kBackground);
   EXPECT_EQ(read(61).find('1'), before);
 }
 
