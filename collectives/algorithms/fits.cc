@@ -200,12 +200,18 @@ Tuning tree_pieces(const Topology&, const Payload& payload) {
   return in_pieces(payload, 262144, 16, 4, 1);
 }
 
+// Chunks under way between nodes. Where there are many, more of them: a credit waits behind the
+// data that rails have queued, and with two chunks a faster rail has nothing to send meanwhile.
+// With few, that would only put off the copies of the results.
+constexpr std::uint32_t kManyChunks = 32;
+
 Tuning lanes(const Topology& topology, const Payload& payload) {
   const std::size_t chunk = std::clamp<std::size_t>(class_bytes(payload) / 8, 131072, 524288);
   const std::size_t steps = static_cast<std::size_t>(6 * topology.nodes() + topology.locals_max());
   Tuning tuning = in_pieces(payload, chunk, steps + 10, 4, 1);
-  tuning.slots = 4;
-  tuning.lead = 1;
+  const bool many = tuning.pieces >= kManyChunks;
+  tuning.slots = many ? 8 : 4;
+  tuning.lead = many ? 5 : 1;
   return tuning;
 }
 
