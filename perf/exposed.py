@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """What communication adds to a training step: a parallel strategy's step less its local step.
 
-    perf/exposed.py [--ranks 2,4] [--cases ddp,ddp_views,fsdp2,hsdp] [--rounds 5] [--json FILE]
+    perf/exposed.py [--ranks 2,4] [--cases ddp,ddp_views,fsdp2,hsdp] [--backends a,b]
+                    [--rounds 5] [--json FILE]
 
 A transformer of 59 million parameters trains on this machine, two compute threads over all ranks.
 In a round every backend runs once, in turn: gloo, isthmus as it comes, isthmus with
-ISTHMUS_GROUP_MEMORY=1, and torch's own "fake", which moves nothing: what is left then is what the
-strategy itself costs (DDP copies every gradient into its bucket and back): no backend can have
-less, unless gradients are views of the buckets. ISTHMUS_GROUP_MEMORY=1 makes them so; in the case
-ddp_views every backend has them. In a run a step without communication and a step with it take
-turns, and all ranks begin each together; exposed time is the median of their differences, of the
-slowest rank. The table has medians over the rounds with half the distance of the extremes.
+ISTHMUS_GROUP_MEMORY=1 (isthmus-memory), and torch's own "fake" (nothing), which moves nothing:
+what is left then is what the strategy itself costs (DDP copies every gradient into its bucket and
+back): no backend can have less, unless gradients are views of the buckets. ISTHMUS_GROUP_MEMORY=1
+makes them so; in the case ddp_views every backend has them. In a run a step without communication
+and a step with it take turns, and all ranks begin each together; exposed time is the median of
+their differences, of the slowest rank. The table has medians over the rounds with half the
+distance of the extremes.
 """
 
 import argparse
@@ -26,8 +28,8 @@ import time
 BACKENDS = {  # shown name: name for torch, variables
     "gloo": ("gloo", {}),
     "isthmus": ("isthmus", {}),
-    "isthmus, group memory": ("isthmus", {"ISTHMUS_GROUP_MEMORY": "1"}),
-    "nothing moved": ("fake", {}),
+    "isthmus-memory": ("isthmus", {"ISTHMUS_GROUP_MEMORY": "1"}),
+    "nothing": ("fake", {}),
 }
 WIDTH, LAYERS, VOCABULARY, LENGTH, HEAD = 512, 16, 8192, 64, 32
 RUN_LIMIT_S = 600
@@ -39,6 +41,8 @@ def parse():
     )
     parser.add_argument("--ranks", default="2,4", help="numbers of ranks (default 2,4)")
     parser.add_argument("--cases", default="ddp,ddp_views,fsdp2,hsdp", help="hsdp: from 4 ranks on")
+    parser.add_argument("--backends", default="gloo,isthmus,isthmus-memory,nothing",
+                        help="the first is what the others are compared with (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="default 5")
     parser.add_argument("--steps", type=int, default=6, help="of a run, after one that warms up")
     parser.add_argument("--batch", type=int, default=8, help="sequences over all ranks (default 8)")
@@ -216,23 +220,25 @@ def main():
     if options.backend:
         run_rank(options)
         return
-    runs = []
+    runs, backends = [], options.backends.split(",")
+    if unknown := [name for name in backends if name not in BACKENDS]:
+        raise SystemExit(f"--backends: {unknown} not known; there are {list(BACKENDS)}")
     for ranks in map(int, options.ranks.split(",")):
         cases = [case for case in options.cases.split(",") if case != "hsdp" or ranks >= 4]
         for number in range(options.rounds):
-            for backend in BACKENDS:
+            for backend in backends:
                 if sys.stderr.isatty():
                     print(f"\r{ranks} ranks, round {number + 1} of {options.rounds}: {backend:24}",
                           end="", file=sys.stderr)
                 for case, row in run_job(options, backend, ranks, cases).items():
                     runs.append({"ranks": ranks, "round": number, "backend": backend,
                                  "case": case} | row)
-        print(f"\n{ranks} ranks | " + " | ".join(f"{name}, ms" for name in BACKENDS) + " | ratios")
+        print(f"\n{ranks} ranks | " + " | ".join(f"{name}, ms" for name in backends) + " | ratios")
         for case in cases:
             of = {name: [run["exposed_ms"] for run in runs if run["ranks"] == ranks
-                         and run["case"] == case and run["backend"] == name] for name in BACKENDS}
-            ratios = [statistics.median(b / a for a, b in zip(of["gloo"], of[name]))
-                      for name in BACKENDS if name != "gloo"]
+                         and run["case"] == case and run["backend"] == name] for name in backends}
+            ratios = [statistics.median(b / a for a, b in zip(of[backends[0]], of[name]))
+                      for name in backends[1:]]
             columns = [case, *map(text_of, of.values()), " ".join(f"{x:.2f}" for x in ratios)]
             print(" | ".join(columns), flush=True)
     if options.json:
