@@ -2,20 +2,25 @@
 """What communication adds to a training step: a parallel strategy's step less its local step.
 
     perf/exposed.py [--ranks 2,4] [--cases ddp,ddp_views,fsdp2,hsdp] [--backends a,b]
-                    [--rounds 5] [--json FILE]
+                    [--nodes 2 --rate 1gbit] [--rounds 5] [--json FILE]
 
 A transformer of 59 million parameters trains on this machine, two compute threads over all ranks.
 In a round every backend runs once, in turn: gloo, isthmus as it comes, isthmus with
 ISTHMUS_GROUP_MEMORY=1 (isthmus-memory), and torch's own "fake" (nothing), which moves nothing:
 what is left then is what the strategy itself costs (DDP copies every gradient into its bucket and
 back): no backend can have less, unless gradients are views of the buckets. ISTHMUS_GROUP_MEMORY=1
-makes them so; in the case ddp_views every backend has them. In a run a step without communication
-and a step with it take turns, and all ranks begin each together; exposed time is the median of
-their differences, of the slowest rank. The table has medians over the rounds with half the
-distance of the extremes.
+makes them so; in the case ddp_views every backend has them. isthmus-hybrid is isthmus with
+hybrid_shard where the others have FSDP2's own HSDP, for the case hsdp; isthmus-sequence the same
+without reductions that go on while backward does. In a run a step without communication and a step
+with it take turns, and all ranks begin each together; exposed time is the median of their
+differences, of the slowest rank. The table has medians over the rounds with half the distance of
+the extremes. With --nodes the ranks are dealt out in blocks to so many network namespaces
+(tests/labs/netlab, root only) that a link of --rate joins.
 """
 
 import argparse
+import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -29,10 +34,13 @@ BACKENDS = {  # shown name: name for torch, variables
     "gloo": ("gloo", {}),
     "isthmus": ("isthmus", {}),
     "isthmus-memory": ("isthmus", {"ISTHMUS_GROUP_MEMORY": "1"}),
+    "isthmus-hybrid": ("isthmus", {"EXPOSED_IN_FLIGHT": "2"}),
+    "isthmus-sequence": ("isthmus", {"EXPOSED_IN_FLIGHT": "0"}),
     "nothing": ("fake", {}),
 }
 WIDTH, LAYERS, VOCABULARY, LENGTH, HEAD = 512, 16, 8192, 64, 32
 RUN_LIMIT_S = 600
+NETLAB = pathlib.Path(__file__).resolve().parent.parent / "tests" / "labs" / "netlab"
 
 
 def parse():
@@ -43,6 +51,8 @@ def parse():
     parser.add_argument("--cases", default="ddp,ddp_views,fsdp2,hsdp", help="hsdp: from 4 ranks on")
     parser.add_argument("--backends", default="gloo,isthmus,isthmus-memory,nothing",
                         help="the first is what the others are compared with (default %(default)s)")
+    parser.add_argument("--nodes", type=int, default=1, help="network namespaces (default 1)")
+    parser.add_argument("--rate", help="of the link between them, as 1gbit (default not shaped)")
     parser.add_argument("--rounds", type=int, default=5, help="default 5")
     parser.add_argument("--steps", type=int, default=6, help="of a run, after one that warms up")
     parser.add_argument("--batch", type=int, default=8, help="sequences over all ranks (default 8)")
@@ -104,8 +114,13 @@ def wrapped(case, ranks):
     if case == "hsdp":
         sizes, names = ((ranks // 2, 2), ("replicate", "shard"))
     mesh = init_device_mesh("cpu", sizes, mesh_dim_names=names)
+    shard = functools.partial(fully_shard, mesh=mesh)
+    if case == "hsdp" and (in_flight := os.environ.get("EXPOSED_IN_FLIGHT")):
+        from isthmus.fsdp import hybrid_shard
+
+        shard = functools.partial(hybrid_shard, mesh=mesh, in_flight=int(in_flight))
     for part in [*bare[1:-2], bare]:
-        fully_shard(part, mesh=mesh)
+        shard(part)
     return bare
 
 
@@ -185,18 +200,40 @@ def run_rank(options):
     dist.destroy_process_group()
 
 
-def run_job(options, backend, ranks, cases):
+@contextlib.contextmanager
+def lab(options):
+    """What runs a rank's command on node I: nothing, or the network lab's exec; and its address."""
+    if options.nodes == 1:
+        yield lambda _: [], "127.0.0.1", "lo"
+        return
+    env = os.environ | {"NETLAB_NAME": f"ex{os.getpid()}"}
+    rate = ["--rate", options.rate] if options.rate else []
+    subprocess.run([NETLAB, "up", str(options.nodes), *rate], env=env, check=True,
+                   stdout=subprocess.DEVNULL)
+    os.environ |= env
+    try:
+        hosts = subprocess.run([NETLAB, "hosts"], check=True, capture_output=True, text=True)
+        yield (lambda node: [str(NETLAB), "exec", str(node)]), hosts.stdout.split()[0], "rail0"
+    finally:
+        subprocess.run([NETLAB, "down"], check=False, stdout=subprocess.DEVNULL)
+
+
+def run_job(options, backend, ranks, cases, place):
     """One run of all cases: what rank 0 printed."""
     name, variables = BACKENDS[backend]
+    at, address, interface = place
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    command = [sys.executable, __file__, "--backend", name, "--cases", ",".join(cases)]
+    command = [sys.executable, str(pathlib.Path(__file__).resolve()), "--backend", name]
+    command += ["--cases", ",".join(cases)]
     command += ["--steps", str(options.steps), "--batch", str(options.batch)]
-    common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    common |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": str(max(1, 2 // ranks))} | variables
+    common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": address, "MASTER_PORT": port}
+    common |= {"GLOO_SOCKET_IFNAME": interface} | variables
+    common["OMP_NUM_THREADS"] = str(max(1, 2 // ranks))
     jobs = [
-        subprocess.Popen(command, env=os.environ | common | {"RANK": str(rank)}, text=True,
+        subprocess.Popen([*at(rank * options.nodes // ranks), *command], text=True,
+                         env=os.environ | common | {"RANK": str(rank)},
                          stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL)
         for rank in range(ranks)
     ]
@@ -215,14 +252,9 @@ def text_of(values):
     return f"{statistics.median(values):.1f} ±{(max(values) - min(values)) / 2:.1f}"
 
 
-def main():
-    options = parse()
-    if options.backend:
-        run_rank(options)
-        return
-    runs, backends = [], options.backends.split(",")
-    if unknown := [name for name in backends if name not in BACKENDS]:
-        raise SystemExit(f"--backends: {unknown} not known; there are {list(BACKENDS)}")
+def compare(options, backends, place):
+    """Runs the rounds, prints a table for each number of ranks; every run's figures."""
+    runs = []
     for ranks in map(int, options.ranks.split(",")):
         cases = [case for case in options.cases.split(",") if case != "hsdp" or ranks >= 4]
         for number in range(options.rounds):
@@ -230,7 +262,7 @@ def main():
                 if sys.stderr.isatty():
                     print(f"\r{ranks} ranks, round {number + 1} of {options.rounds}: {backend:24}",
                           end="", file=sys.stderr)
-                for case, row in run_job(options, backend, ranks, cases).items():
+                for case, row in run_job(options, backend, ranks, cases, place).items():
                     runs.append({"ranks": ranks, "round": number, "backend": backend,
                                  "case": case} | row)
         print(f"\n{ranks} ranks | " + " | ".join(f"{name}, ms" for name in backends) + " | ratios")
@@ -241,6 +273,19 @@ def main():
                       for name in backends[1:]]
             columns = [case, *map(text_of, of.values()), " ".join(f"{x:.2f}" for x in ratios)]
             print(" | ".join(columns), flush=True)
+    return runs
+
+
+def main():
+    options = parse()
+    if options.backend:
+        run_rank(options)
+        return
+    backends = options.backends.split(",")
+    if unknown := [name for name in backends if name not in BACKENDS]:
+        raise SystemExit(f"--backends: {unknown} not known; there are {list(BACKENDS)}")
+    with lab(options) as place:
+        runs = compare(options, backends, place)
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(runs, indent=1) + "\n")
 
