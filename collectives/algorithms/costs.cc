@@ -218,8 +218,10 @@ double split_by_racks_us(const Topology& topology, double mib) {
 
 }  // namespace
 
+// Every rank sends so many messages at once. Ranks that share a processor send in turn.
 double step_cost(const Topology& topology, double count, double bytes_mib) {
-  const double alpha = far_alpha(topology) * (1.0 + kMoreMessages * (count - 1.0));
+  const double in_turn = count * topology.node_costs().sharing;
+  const double alpha = far_alpha(topology) * (1.0 + kMoreMessages * (in_turn - 1.0));
   const double far = std::min(count, ranks_apart(topology));
   return alpha + wire_us(topology, count * bytes_mib * sharers(topology),
                          far * bytes_mib * rack_ranks(topology));

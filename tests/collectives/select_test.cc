@@ -105,6 +105,20 @@ TEST(SelectTest, NearTheBestSimulatedTime) {
 }
 
 // Rounding once per level means that no partial sum is combined again on the same level.
+// Each message also takes a processor: ranks that share one send theirs in turn.
+TEST(SelectTest, FewMessagesWhereRanksShareProcessors) {
+  Topology topology = Topology::grid(2, 2);
+  NodeCosts costs = topology.node_costs();
+  costs.sharing = 2.0;
+  topology.set_node_costs(costs);
+  for (const std::size_t bytes : {std::size_t{8}, std::size_t{512}, std::size_t{4096}}) {
+    const auto choice =
+        select_algorithm(topology, OpKind::kAllReduce, {.bytes = bytes}, "", nullptr);
+    ASSERT_TRUE(choice.ok());
+    EXPECT_EQ(choice->algorithm->name, "leader_all_reduce") << bytes;
+  }
+}
+
 TEST(SelectTest, SixteenBitSumsRoundOncePerLevel) {
   for (const Topology& topology : groups()) {
     for (const OpKind op : {OpKind::kAllReduce, OpKind::kReduceScatter, OpKind::kReduce}) {
