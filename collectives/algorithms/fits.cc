@@ -205,8 +205,15 @@ Tuning tree_pieces(const Topology&, const Payload& payload) {
 // With few, that would only put off the copies of the results.
 constexpr std::uint32_t kManyChunks = 32;
 
+// Data of a rank that leave without asking the receiver, in two messages at most: with more of
+// them, asking costs less.
+constexpr std::size_t kUnaskedBytes = 8192;  // as kEagerBytes: no transport is seen here
+
 Tuning lanes(const Topology& topology, const Payload& payload) {
-  const std::size_t chunk = std::clamp<std::size_t>(class_bytes(payload) / 8, 131072, 524288);
+  const std::size_t unasked = kUnaskedBytes * static_cast<std::size_t>(topology.locals_min());
+  const std::size_t chunk = class_bytes(payload) <= 2 * unasked
+                                ? unasked
+                                : std::clamp<std::size_t>(class_bytes(payload) / 8, 131072, 524288);
   const std::size_t steps = static_cast<std::size_t>(6 * topology.nodes() + topology.locals_max());
   Tuning tuning = in_pieces(payload, chunk, steps + 10, 4, 1);
   const bool many = tuning.pieces >= kManyChunks;
