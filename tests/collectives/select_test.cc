@@ -104,7 +104,6 @@ TEST(SelectTest, NearTheBestSimulatedTime) {
   }
 }
 
-// Rounding once per level means that no partial sum is combined again on the same level.
 // Each message also takes a processor: ranks that share one send theirs in turn.
 TEST(SelectTest, FewMessagesWhereRanksShareProcessors) {
   Topology topology = Topology::grid(2, 2);
@@ -119,6 +118,32 @@ TEST(SelectTest, FewMessagesWhereRanksShareProcessors) {
   }
 }
 
+// HYBRID_SHARD's reduction in one call, where a link carries half of what a rank reads inside its
+// node: by how much it beats a reduce_scatter inside the nodes and then an all_reduce between them.
+// The lanes of a node's ranks share its link.
+TEST(SelectTest, OneReductionBeatsTwo) {
+  constexpr int kShards = 2;
+  for (const std::size_t mib : {std::size_t{16}, std::size_t{64}, std::size_t{256}}) {
+    const std::size_t bytes = mib << 20;
+    const auto best_us = [](const Topology& topology, OpKind op, const Payload& payload) {
+      const Choice choice = select_algorithm(topology, op, payload, "").value();
+      return simulated_us(*choice.algorithm, topology, payload);
+    };
+    const Payload block = {.bytes = bytes / kShards, .shards = kShards};
+    Topology whole = Topology::grid(2, kShards);
+    const double read = whole.node_costs().read.at(static_cast<double>(bytes));
+    whole.set_between({30.0, 2.0 * read});
+    Topology lane = Topology::grid(2, 1);
+    lane.set_between({30.0, 2.0 * read * kShards});
+    const double inside =
+        best_us(Topology::grid(1, kShards), OpKind::kReduceScatter, {.bytes = block.bytes});
+    const double between = best_us(lane, OpKind::kAllReduce, {.bytes = block.bytes});
+    const double once = best_us(whole, OpKind::kReduceShards, block);
+    EXPECT_GE((inside + between) / once, 1.3) << mib << " MiB";
+  }
+}
+
+// Rounding once per level means that no partial sum is combined again on the same level.
 TEST(SelectTest, SixteenBitSumsRoundOncePerLevel) {
   for (const Topology& topology : groups()) {
     for (const OpKind op : {OpKind::kAllReduce, OpKind::kReduceScatter, OpKind::kReduce}) {
