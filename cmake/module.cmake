@@ -1,6 +1,6 @@
-# isthmus_module(NAME [DEPS module...] [THIRD_PARTY target...] [SUBDIRS dir...])
+# isthmus_module(NAME [APART] [DEPS module...] [THIRD_PARTY target...] [SUBDIRS dir...])
 #
-# One static library per folder. DEPS is the only list of allowed includes between modules:
+# One static library per folder. APART: it is not part of libisthmus.so. DEPS is the only list of allowed includes between modules:
 # tools/check_layers.py reads it and fails the build's tests when an #include breaks it.
 # Sources are every *.cc, headers every *.h, of the folder and of its SUBDIRS.
 add_library(isthmus_warnings INTERFACE)
@@ -20,7 +20,7 @@ endif()
 set_property(GLOBAL PROPERTY ISTHMUS_MODULES "")
 
 function(isthmus_module name)
-  cmake_parse_arguments(ARG "" "" "DEPS;THIRD_PARTY;SUBDIRS" ${ARGN})
+  cmake_parse_arguments(ARG "APART" "" "DEPS;THIRD_PARTY;SUBDIRS" ${ARGN})
   set(sources "")
   set(headers "")
   foreach(dir "" ${ARG_SUBDIRS})
@@ -47,7 +47,9 @@ function(isthmus_module name)
     target_link_libraries(isthmus_${name} ${scope} isthmus_${dep})
   endforeach()
   target_link_libraries(isthmus_${name} ${scope} ${ARG_THIRD_PARTY})
-  set_property(GLOBAL APPEND PROPERTY ISTHMUS_MODULES isthmus_${name})
+  if(NOT ARG_APART)
+    set_property(GLOBAL APPEND PROPERTY ISTHMUS_MODULES isthmus_${name})
+  endif()
 endfunction()
 
 # Sets RESULT to whether a test is one of those that run several threads, and fails when it starts

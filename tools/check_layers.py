@@ -24,7 +24,7 @@ FREE_FOLDERS = ("tests", "perf", "tools", "examples")
 ALGORITHMS = "collectives/algorithms"
 ALGORITHMS_MAY = ("schedule", "topology", "base", ALGORITHMS)
 MODULE = re.compile(r"\bisthmus_module\s*\(\s*(\w+)([^)]*)\)")
-KEYWORD = re.compile(r"DEPS|THIRD_PARTY|SUBDIRS")
+KEYWORD = re.compile(r"APART|DEPS|THIRD_PARTY|SUBDIRS")
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
 
 
