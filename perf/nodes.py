@@ -55,6 +55,7 @@ def parse():
     parser.add_argument("--min", default="1048576", help="bytes (default %(default)s)")
     parser.add_argument("--max", default="16777216", help="bytes (default %(default)s)")
     parser.add_argument("--write", action="store_true", help="keep rows and tables")
+    parser.add_argument("--more", action="store_true", help="with --write: beside the rows kept")
     parser.add_argument("--render", action="store_true", help="tables of the rows kept; no run")
     return parser.parse_args()
 
@@ -80,7 +81,8 @@ def measure(options, shape, rate):
             command = [HERE / "peers" / "run.sh", "-n", str(nodes * each), "-l", str(nodes)]
             command += ["--rounds", str(options.rounds), "-o", found.name]
             command += [*options.peers.split(","), "--", "--ops", options.ops]
-            command += ["--min", options.min, "--max", options.max]
+            # Ranks outnumber processors here: bound to one they would wait for its other work.
+            command += ["--min", options.min, "--max", options.max, "--pin", "0"]
             # A peer that fails is missing from the table; its message is on stderr.
             subprocess.run(command, env=lab | {"BENCH_PROBE": ""}, check=False)
             cells, _ = table.read([found.name], column=4)
@@ -131,10 +133,10 @@ def lines_of(rows):
 def main():
     options = parse()
     rows = []
-    if options.render:
+    if options.render or (options.more and RESULTS.exists()):
         with open(RESULTS, newline="") as file:
             rows = list(csv.DictReader(file))
-    else:
+    if not options.render:
         for shape in options.shapes.split(","):
             for rate in options.rates.split(","):
                 print(f"nodes.py: {shape}, {rate}, {options.rounds} rounds", file=sys.stderr)
