@@ -347,7 +347,8 @@ bool RecvComm::finish_frame(Flow* flow) {
 void RecvComm::complete(RecvRequest* request) {
   request->done = true;
   --open_;
-  ack_due_ = several_;
+  ack_due_ |= several_;
+  ack_fresh_ |= several_;
   while (oldest_ != posted_ && (slot(oldest_).message != oldest_ || slot(oldest_).done)) {
     ++oldest_;
   }
@@ -395,23 +396,28 @@ void RecvComm::take_flows() {
     flow->fd = std::move(arrival.fd);
     flows_[arrival.hello.flow] = std::move(flow);
     ack_due_ = true;
+    ack_fresh_ = true;
   }
 }
 
-// On every flow: one that is cut takes acks along, too.
+// On every flow: one that is cut takes acks along, too. A flow that is full, as one that is cut
+// soon is, gets its ack later, without one more for the others.
 void RecvComm::send_acks() {
   FrameHeader ack;
   ack.type = FrameType::kAck;
   ack.message = oldest_;
-  bool all = true;
+  bool left = false;
   for (std::unique_ptr<Flow>& flow : flows_) {
-    if (flow != nullptr && flow->fd.valid()) {
-      // 32 bytes into a direction that carries nothing else: all of them or none.
-      const ssize_t sent = ::send(flow->fd.get(), &ack, sizeof(ack), MSG_NOSIGNAL | MSG_DONTWAIT);
-      all &= sent == static_cast<ssize_t>(sizeof(ack)) || (sent < 0 && errno != EAGAIN);
+    if (flow == nullptr || !flow->fd.valid() || !(ack_fresh_ || flow->ack_due)) {
+      continue;
     }
+    // 32 bytes into a direction that carries nothing else: all of them or none.
+    const ssize_t sent = ::send(flow->fd.get(), &ack, sizeof(ack), MSG_NOSIGNAL | MSG_DONTWAIT);
+    flow->ack_due = sent < 0 && errno == EAGAIN;
+    left |= flow->ack_due;
   }
-  ack_due_ = !all;
+  ack_fresh_ = false;
+  ack_due_ = left;
 }
 
 std::string RecvComm::describe(std::int64_t /*now_ns*/) const {

@@ -55,6 +55,7 @@ class RecvComm final : public Comm {
     bool in_frame = false;  // `header` is valid and its payload is not whole
     bool blocked = false;   // `header` is valid and waits for its buffer
     bool ended = false;     // the peer sends no more
+    bool ack_due = false;   // the last ack did not fit into the socket
     FrameHeader header;
     std::byte* start = nullptr;      // of the payload; nullptr: it is dropped
     std::uint64_t got = 0;           // of the payload
@@ -92,7 +93,8 @@ class RecvComm final : public Comm {
   std::uint32_t oldest_ = 0;      // all messages below are whole
   std::uint32_t open_ = 0;        // posted and not whole
   std::uint64_t last_bytes_ = 0;  // of the message that came last: how much to read ahead
-  bool ack_due_ = false;
+  bool ack_due_ = false;          // an ack has to be sent to some flow
+  bool ack_fresh_ = false;        // to all of them: more is whole than the last one said
   std::uint64_t bytes_ = 0;
 };
 
