@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make long`: what takes longer than a change should wait for; more than an hour on 2 cores.
-#   STAGES="name..."  runs only these: pip torch wheels python engines multiprocess determinism soak kills rails shaped clang tidy
+#   STAGES="name..."  runs only these: pip torch wheels python engines multiprocess determinism soak kills rails net_plugin shaped clang tidy
 #   SOAK_S            seconds of each of the four soaks (default 90)
 #   REPEAT            how often each multi-process test runs (default 10)
 #   JOBS              compilers at once (default 2)
@@ -9,7 +9,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 source tools/stages.sh
 readonly JOBS=${JOBS:-2} SOAK_S=${SOAK_S:-90} REPEAT=${REPEAT:-10}
-readonly STAGES=${STAGES:-pip torch wheels python engines multiprocess determinism soak kills rails shaped clang tidy}
+readonly STAGES=${STAGES:-pip torch wheels python engines multiprocess determinism soak kills rails net_plugin shaped clang tidy}
 readonly PYTHON=${PYTHON:-.venv/bin/python}
 readonly KILLS=10
 
@@ -54,6 +54,12 @@ clang() {
 # pytest ends with 5, a failure, where no test is marked.
 wanted python && stage "Python tests marked long" "$PYTHON" -m pytest -q -m long tests/python
 wanted engines && stage "engines from outside" env PYTHON="$PYTHON" tests/long/engines.sh
+# NCCL's rules in every version of the interface.
+net_plugin() {
+  build && build/dev/perf/net_plugin_perf --test \
+    --plugin build/dev/plugins/nccl/libnccl-net-isthmus.so
+}
+wanted net_plugin && stage "NCCL's rules" net_plugin
 if wanted multiprocess; then
   stage "build" build
   stage "multi-process tests, $REPEAT times" repeated
