@@ -92,7 +92,7 @@ wanted tidy && stage "clang-tidy with the analyzer" \
   env STAGES=clang-tidy TIDY=all ANALYZER=on tools/check.sh
 wanted shaped && stage "shaped table" env PYTHON="$PYTHON" tests/long/shaped_table.sh
 if ((passed + failed + skipped == 0)); then
-  echo "long: STAGES='$STAGES' names no stage of: pip torch wheels python engines multiprocess determinism soak kills rails shaped clang tidy" >&2
+  echo "long: STAGES='$STAGES' names no stage of: pip torch wheels python engines multiprocess determinism soak kills rails net_plugin shaped clang tidy" >&2
   exit 2
 fi
 summary long
